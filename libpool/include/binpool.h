@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * libbinpool: a binned memory pool over huge, pinnable host memory.
+ *
+ * A pool takes *extents* from a *provider* (the binpool kernel module, hugetlb
+ * pages, anonymous huge pages, or an allocator of yours), has each registered
+ * once, as a whole, with the *registrars* attached to the pool (OpenCL,
+ * io_uring, yours), and carves *buffers* from them. A freed buffer is *held* in
+ * the *bin* of its size class and serves the next request of that class.
+ *
+ * Conventions
+ *  - Functions return 0 (or a count) or a negative errno. Only binpool_alloc
+ *    and binpool_alloc_aligned return a pointer, NULL on failure with errno
+ *    set. binpool_last_error() has the sentence that explains it.
+ *  - Every function may be called from any thread, and a buffer be freed by
+ *    another thread than the one that took it, unless said otherwise. None may
+ *    be called from a signal handler.
+ *  - Sizes, capacities and amounts are in bytes; times in nanoseconds unless
+ *    said otherwise.
+ *  - A struct whose first member is `size` is versioned: set it to
+ *    sizeof(struct) (the _INIT macros do). A larger struct than the library
+ *    knows is accepted if what is unknown is zero, else -E2BIG; a smaller one
+ *    is taken as if the rest were zero, resp. filled as far as it goes.
+ *  - Errors common to all: -EINVAL for NULL where an object is needed, for
+ *    unknown flags or values; -EOWNERDEAD in a forked child for a pool it
+ *    inherited.
+ *
+ * There is no ABI promise before 1.0.
+ */
+#ifndef BINPOOL_H
+#define BINPOOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BINPOOL_VERSION_MAJOR 0
+#define BINPOOL_VERSION_MINOR 1
+
+/* A pool. */
+struct binpool;
+
+/* ---- Options ------------------------------------------------------------ */
+
+/* kind */
+#define BINPOOL_KIND_HOST 0 /* buffers are host pointers */
+
+/* provider */
+#define BINPOOL_PROVIDER_AUTO 0	     /* the first of device, hugetlb, thp that works here */
+#define BINPOOL_PROVIDER_DEVICE 1    /* blocks of /dev/binpool */
+#define BINPOOL_PROVIDER_HUGETLB 2   /* memfd of hugetlb pages */
+#define BINPOOL_PROVIDER_THP 3	     /* anonymous memory, advised huge, populated, locked */
+#define BINPOOL_PROVIDER_ALLOCATOR 4 /* options.allocator */
+
+/* classes */
+#define BINPOOL_CLASSES_TIGHT 0 /* powers of two are served exactly (default) */
+#define BINPOOL_CLASSES_HYSOP 1 /* the classes of HySoP's MemoryPool */
+
+/* flags of a pool */
+#define BINPOOL_POOL_VERBOSE (1u << 0)	   /* a line on stderr for each operation */
+#define BINPOOL_POOL_STRICT_NODE (1u << 1) /* memory of options.node or an error */
+
+#define BINPOOL_NODE_ANY (-1)
+#define BINPOOL_UNLIMITED UINT64_MAX
+
+/*
+ * An allocator for BINPOOL_PROVIDER_ALLOCATOR. It is immediate: when alloc
+ * returns 0 the memory is there. -ENOMEM makes the pool give held memory back
+ * and try again; any other error passes straight through to the caller. The
+ * struct is copied at create. The callbacks are called without a lock held,
+ * from any thread that uses the pool, and may not use that pool (-EDEADLK).
+ */
+struct binpool_allocator_ops {
+	size_t size;
+	void *ctx;
+	int (*alloc)(void *ctx, uint64_t bytes, void **ptr);
+	void (*free)(void *ctx, void *ptr, uint64_t bytes);
+};
+
+struct binpool_options {
+	size_t size;
+	const char *name;	/* for reports; copied; NULL: "binpool" */
+	uint32_t kind;		/* BINPOOL_KIND_* */
+	uint32_t provider;	/* BINPOOL_PROVIDER_* */
+	int32_t node;		/* NUMA node or BINPOOL_NODE_ANY */
+	uint32_t mantissa_bits; /* 2^this size classes per power of two; 0 to 16 */
+	uint32_t classes;	/* BINPOOL_CLASSES_* */
+	uint32_t flags;		/* BINPOOL_POOL_* */
+	/*
+	 * Bound on reserved bytes. 0: what the provider allows (device: the
+	 * module's max_bytes; hugetlb, thp: 80 % of physical memory;
+	 * allocator: BINPOOL_UNLIMITED).
+	 */
+	uint64_t max_bytes;
+	/* Smallest unit, a power of two. 0: 64, and 1 over an allocator. */
+	uint64_t granule;
+	/* Budget of the threads' caches. Only 0 so far: none. */
+	uint64_t cache_bytes;
+	const struct binpool_allocator_ops *allocator;
+};
+
+/* Defaults of every member; also what a NULL options pointer means. */
+#define BINPOOL_OPTIONS_INIT                                                                     \
+	{                                                                                          \
+		sizeof(struct binpool_options), NULL, BINPOOL_KIND_HOST, BINPOOL_PROVIDER_AUTO,    \
+			BINPOOL_NODE_ANY, 4, BINPOOL_CLASSES_TIGHT, 0, 0, 0, 0, NULL               \
+	}
+
+/* ---- Life cycle --------------------------------------------------------- */
+
+/*
+ * Makes a pool. @opts NULL: defaults. The environment variable BINPOOL_OPTS,
+ * "key=value,..." with keys provider, node, mantissa_bits, classes, max_bytes
+ * (suffix K, M, G, T), granule, verbose, strict_node, changes the options of
+ * every pool not made over an allocator.
+ * Errors: -ENODEV the provider is not to be had here; -EACCES, -EPERM no right
+ * to /dev/binpool; -ENOMEM; -EOPNOTSUPP kind or cache_bytes not supported yet.
+ */
+int binpool_create(struct binpool **pool, const struct binpool_options *opts);
+
+/*
+ * Gives everything back and ends the pool. The caller sees to it that no other
+ * thread is in a call on it. Errors: -EBUSY while buffers live.
+ */
+int binpool_destroy(struct binpool *pool);
+
+/* As binpool_destroy, waiting up to @ms milliseconds for buffers to be freed. */
+int binpool_destroy_wait(struct binpool *pool, uint32_t ms);
+
+/* ---- Buffers ------------------------------------------------------------ */
+
+/*
+ * A buffer of at least @size bytes, aligned to the smaller of 64 bytes (the
+ * granule) and its capacity's largest power-of-two divisor at least. Size 0
+ * gives a valid buffer of capacity 0 that costs no memory.
+ * errno: ENOMEM the provider has none, ENOSPC max_bytes of the pool or of the
+ * module, EFBIG (also E2BIG) never possible.
+ */
+void *binpool_alloc(struct binpool *pool, size_t size);
+
+/* The same at a multiple of @alignment, a power of two up to 1 GiB, else EINVAL. */
+void *binpool_alloc_aligned(struct binpool *pool, size_t size, size_t alignment);
+
+/* flags of an allocation */
+#define BINPOOL_BUF_ZEROED (1u << 16) /* all bytes up to size are zero */
+
+struct binpool_alloc_opts {
+	size_t size;
+	uint64_t bytes;
+	uint64_t alignment; /* 0: none beyond the granule */
+	uint32_t flags;	    /* BINPOOL_BUF_ZEROED */
+	uint32_t reserved;  /* 0 */
+};
+
+/* All there is to know about a buffer. */
+struct binpool_buf {
+	size_t size; /* of this struct, set by the caller */
+	void *ptr;
+	uint64_t bytes;		/* as asked for */
+	uint64_t capacity;	/* usable bytes */
+	int32_t node;		/* where its extent is, -1: unknown or several */
+	int32_t extent_fd;	/* file behind its extent, owned by the pool; -1: none */
+	uint64_t extent_offset; /* of ptr in that file */
+	uint32_t flags;		/* BINPOOL_BUF_ZEROED if its bytes are known to be zero */
+	uint32_t reserved;
+};
+
+/* As binpool_alloc, with all options; 0 or the negative of its errno. */
+int binpool_alloc_ex(struct binpool *pool, const struct binpool_alloc_opts *opts,
+		     struct binpool_buf *out);
+
+/* What is known of the live buffer that starts at @ptr. -EINVAL if none does. */
+int binpool_buf_info(struct binpool *pool, const void *ptr, struct binpool_buf *out);
+
+/*
+ * Returns a buffer to the pool. NULL is fine. Errors: -EINVAL for a pointer
+ * that is not the start of a live buffer of this pool; nothing changes then.
+ * Not detected: a second free after the buffer was handed out again.
+ */
+int binpool_free(struct binpool *pool, void *ptr);
+
+/* As binpool_free; -EINVAL also if @size is not what was asked for. */
+int binpool_free_sized(struct binpool *pool, void *ptr, size_t size);
+
+/* @n buffers of @size into @ptrs: all or none. Errors as binpool_alloc's. */
+int binpool_alloc_bulk(struct binpool *pool, size_t size, size_t n, void **ptrs);
+
+/* Frees @n buffers; all are tried, the first error is returned. */
+int binpool_free_bulk(struct binpool *pool, size_t n, void *const *ptrs);
+
+/*
+ * Gets, maps and registers extents now until @bytes are free for buffers in
+ * one stretch. Errors as binpool_alloc's.
+ */
+int binpool_reserve(struct binpool *pool, uint64_t bytes);
+
+/* ---- Holding ------------------------------------------------------------ */
+
+/* Gives all held buffers back to the extents, and empty extents to the provider. */
+int binpool_free_held(struct binpool *pool);
+/* From now on freed buffers are not held; what is held goes. */
+int binpool_stop_holding(struct binpool *pool);
+int binpool_resume_holding(struct binpool *pool);
+
+/* ---- Questions ---------------------------------------------------------- */
+
+/* Size class of @size in this pool. -E2BIG if it has none. */
+int64_t binpool_pool_bin_number(const struct binpool *pool, uint64_t size);
+/* Capacity of bin @bin of this pool. -EINVAL if there is none, -E2BIG above INT64_MAX. */
+int64_t binpool_pool_alloc_size(const struct binpool *pool, uint32_t bin);
+/* Number of held buffers. */
+int64_t binpool_held_blocks(struct binpool *pool);
+/* 1 if reserved + the capacity of @size would stay within max_bytes, else 0. */
+int binpool_may_alloc(struct binpool *pool, uint64_t size);
+/* Bound on reserved bytes; INT64_MAX for no bound. */
+int64_t binpool_max_bytes(struct binpool *pool);
+
+/*
+ * Counters of a pool since it was made. All of one instant. Counts and bytes.
+ *   active_blocks  = allocs + reuses - returns - frees_active
+ *   held_blocks    = returns - reuses - frees_held
+ *   managed_bytes  = capacity of active and held buffers <= reserved_bytes
+ */
+struct binpool_stats {
+	size_t size;
+	uint64_t active_blocks; /* buffers in use */
+	uint64_t held_blocks;	/* buffers in bins */
+	uint64_t active_bytes;	/* asked for, in use */
+	uint64_t held_bytes;	/* capacity of held buffers */
+	uint64_t managed_bytes;
+	uint64_t reserved_bytes;     /* extents */
+	uint64_t reserved_max_bytes; /* highest reserved_bytes so far */
+	uint64_t max_bytes;	     /* UINT64_MAX: no bound */
+	uint64_t allocs;	     /* buffers carved out of extents */
+	uint64_t reuses;	     /* requests served from a bin */
+	uint64_t returns;	     /* buffers put into a bin */
+	uint64_t frees_active;	     /* buffers dissolved when freed (not holding) */
+	uint64_t frees_held;	     /* held buffers dissolved */
+	uint64_t alloc_ns;	     /* time in allocs, provider included */
+	uint64_t free_ns;	     /* time in frees_active and frees_held, provider included */
+	uint64_t extents;	     /* now */
+	uint64_t extent_allocs;	     /* provider calls */
+	uint64_t extent_frees;
+	uint64_t extent_alloc_ns;
+	uint64_t extent_free_ns;
+	uint64_t registrations;	       /* extent and registrar pairs now registered */
+	uint64_t registration_allocs;  /* calls to registrars so far */
+	uint64_t registration_ns;      /* time in them */
+	uint64_t refused;	       /* requests that ended in an error */
+	uint32_t provider;	       /* BINPOOL_PROVIDER_* really used */
+	uint32_t holding;	       /* 1, or 0 after stop_holding */
+	uint64_t page_bytes;	       /* page size really mapped, of the smallest extent's; 0: no extent yet */
+	uint64_t runs;		       /* physically contiguous runs of all extents; 0: unknown */
+};
+
+/* Fills @out (its size is set by the caller). */
+int binpool_get_stats(struct binpool *pool, struct binpool_stats *out);
+
+/* format of a report */
+#define BINPOOL_REPORT_TABLE 0 /* for people: units, a bar per bin */
+#define BINPOOL_REPORT_KEYS 1  /* stable key=value lines */
+
+/*
+ * Writes a report into @buf as snprintf would; returns the length it needs
+ * without the final NUL. @buf may be NULL if @len is 0.
+ */
+int binpool_report(struct binpool *pool, uint32_t format, char *buf, size_t len);
+
+/* Why AUTO took its provider and no better one; a sentence each. Never NULL. */
+const char *binpool_provider_reason(const struct binpool *pool);
+/* "device", "hugetlb", "thp", "allocator" or "auto". NULL for an unknown number. */
+const char *binpool_provider_name(uint32_t provider);
+
+/* The calling thread's last error as a sentence: limit, asked, left, knob. Never NULL. */
+const char *binpool_last_error(void);
+
+/* ---- Registrars --------------------------------------------------------- */
+
+/* An extent as a registrar sees it. */
+struct binpool_extent {
+	size_t size;
+	void *ptr;
+	uint64_t bytes;
+	int32_t fd;   /* file behind it, -1: none; owned by the pool */
+	int32_t node; /* -1: unknown or several */
+};
+
+/*
+ * Somebody who must know about extents. Called without a lock held, never
+ * twice at once for one pool. attach is called for each extent there is when
+ * the registrar is added and for each one got later, before any buffer of it
+ * is handed out; what it stores in *cookie is handed to detach, which is
+ * called before the extent's memory goes. An error of attach refuses the
+ * extent: those attached before are detached in reverse order and the
+ * allocation fails with it.
+ */
+struct binpool_registrar_ops {
+	size_t size;
+	const char *name; /* copied */
+	void *ctx;
+	int (*attach)(void *ctx, const struct binpool_extent *extent, void **cookie);
+	void (*detach)(void *ctx, const struct binpool_extent *extent, void *cookie);
+};
+
+/* Adds a registrar and attaches all extents; *id names it. Errors: attach's. */
+int binpool_add_registrar(struct binpool *pool, const struct binpool_registrar_ops *ops,
+			  uint64_t *id);
+
+/* Detaches all extents and forgets it. Errors: -ENOENT. */
+int binpool_remove_registrar(struct binpool *pool, uint64_t id);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* BINPOOL_H */
