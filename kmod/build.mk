@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: GPL-2.0 OR LGPL-2.1-or-later OR MIT
+#
+# The module. `make modules` builds it for the running kernel, in the tree, as
+# its headers want it; KDIR names other headers. `make modules-6.12` (6.1, 7.3)
+# builds it for a Debian kernel of the cache, in a folder of its own.
+
+KDIR ?= /lib/modules/$(shell uname -r)/build
+SERIES := 6.1 6.12 7.3
+
+.PHONY: modules clean-modules $(SERIES:%=modules-%)
+
+modules: ## Build the module for the running kernel (or KDIR=headers)
+ifeq ($(wildcard $(KDIR)/Makefile),)
+	@echo "module not built: no kernel headers in $(KDIR);" \
+	      "install them (linux-headers-$(shell uname -r)), give KDIR=, or: make modules-6.12"
+else
+	$(MAKE) -C $(KDIR) M=$(CURDIR) modules
+endif
+
+$(SERIES:%=modules-%): modules-%:
+	tools/binpool-kernel build $* $(BUILD)/kmod/$*
+
+clean-modules:
+	rm -f kmod/*.o kmod/*.mod kmod/.*.cmd kmod/*.ko .*.cmd *.o *.ko *.mod *.mod.c \
+	      modules.order Module.symvers .module-common.*
+	rm -rf .tmp_versions

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Differences between kernel versions: the only place that asks for one.
+ * Each names the release, and the change that made it necessary.
+ */
+#ifndef BINPOOL_COMPAT_H
+#define BINPOOL_COMPAT_H
+
+#include <linux/highmem.h>
+#include <linux/huge_mm.h>
+#include <linux/mm.h>
+#include <linux/version.h>
+
+/* 6.3: bc292ab00f6c ("mm: introduce vma->vm_flags wrapper functions") */
+static inline void compat_vm_flags_set(struct vm_area_struct *vma, unsigned long flags)
+{
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 3, 0)
+	vma->vm_flags |= flags;
+#else
+	vm_flags_set(vma, flags);
+#endif
+}
+
+/*
+ * Whether the process or the mapping has opted out of huge pages, and the fault
+ * handler minds. 6.12: 2b0f922323cc ("mm: don't install PMD mappings when THPs
+ * are disabled by the hw/process/vma"); later one more argument of the helper.
+ */
+static inline bool compat_small_pages_only(struct vm_area_struct *vma)
+{
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 12, 0)
+	return false;
+#elif LINUX_VERSION_CODE < KERNEL_VERSION(6, 18, 0)
+	return vma_thp_disabled(vma, vma->vm_flags);
+#else
+	return vma_thp_disabled(vma, vma->vm_flags, false);
+#endif
+}
+
+/* Registered buffers of io_uring: refused for a driver's mapping before 6.12. */
+static inline bool compat_uring_fixed(void)
+{
+	return LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0);
+}
+
+/* 6.19: clear_pages() zeroes a stretch in one go. */
+static inline void compat_clear_pages(struct page *page, unsigned long nr)
+{
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 19, 0)
+	unsigned long i;
+
+	for (i = 0; i < nr; i++)
+		clear_highpage(page + i);
+#else
+	clear_pages(page_address(page), nr);
+#endif
+}
+
+#endif /* BINPOOL_COMPAT_H */

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * /dev/binpool: an opener per open(), and the ioctls INFO, ALLOC and TRIM. An
+ * opener lives until its descriptor and its last block, limbo included, are gone.
+ */
+#include <linux/cred.h>
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/log2.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+
+#include "compat.h"
+#include "internal.h"
+
+static int device_open(struct inode *inode, struct file *file)
+{
+	struct opener *opener = kzalloc(sizeof(*opener), GFP_KERNEL_ACCOUNT);
+
+	if (!opener)
+		return -ENOMEM;
+	kref_init(&opener->ref);
+	opener->uid = file->f_cred->uid;
+	file->private_data = opener;
+	return 0;
+}
+
+static void opener_free(struct kref *ref)
+{
+	kfree(container_of(ref, struct opener, ref));
+}
+
+void opener_put(struct opener *opener)
+{
+	kref_put(&opener->ref, opener_free);
+}
+
+static int device_release(struct inode *inode, struct file *file)
+{
+	opener_put(file->private_data);
+	return 0;
+}
+
+static long ioctl_info(struct opener *opener, void __user *arg)
+{
+	struct binpool_info info;
+	struct node_stats sum;
+	int err = ioctl_read(&info, sizeof(info), offsetofend(struct binpool_info, opener_bytes),
+			     arg);
+
+	if (err)
+		return err;
+	if (info.flags)
+		return -EINVAL;
+	stats_sum(&sum);
+	info.abi_version = BINPOOL_ABI_VERSION;
+	info.mantissa_bits = mantissa_bits;
+	info.features = compat_uring_fixed() ? BINPOOL_FEATURE_URING_FIXED : 0;
+	info.frame_bytes = FRAME_BYTES;
+	info.max_bytes = limit_max_bytes();
+	info.active_bytes = frames_to_bytes(sum.active);
+	info.held_bytes = frames_to_bytes(sum.held);
+	info.limbo_bytes = frames_to_bytes(sum.limbo);
+	info.opener_bytes = frames_to_bytes(atomic_long_read(&opener->frames));
+	return ioctl_write(arg, &info, sizeof(info));
+}
+
+/* Longest size class that fits into @nr frames, in bytes. */
+static u64 class_within(unsigned long nr)
+{
+	u32 l = binpool_log2(nr);
+
+	if (l > mantissa_bits)
+		nr &= ~((1UL << (l - mantissa_bits)) - 1);
+	return frames_to_bytes(nr);
+}
+
+static int check_alloc(const struct binpool_alloc *alloc, struct request *req)
+{
+	const u32 known = BINPOOL_ALLOC_CONTIG | BINPOOL_ALLOC_STRICT_NODE | BINPOOL_ALLOC_NOWAIT;
+	bool strict = alloc->flags & BINPOOL_ALLOC_STRICT_NODE;
+	u64 capacity;
+
+	if (alloc->flags & ~known || alloc->reserved || !alloc->bytes)
+		return -EINVAL;
+	if (alloc->align && !is_power_of_2(alloc->align))
+		return -EINVAL;
+	if (alloc->align > FRAME_BYTES && !(alloc->flags & BINPOOL_ALLOC_CONTIG))
+		return -EINVAL;
+	if (alloc->node == BINPOOL_NODE_ANY ? strict : !node_allowed(alloc->node))
+		return -EINVAL;
+
+	req->nid = alloc->node == BINPOOL_NODE_ANY ? NUMA_NO_NODE : alloc->node;
+	capacity = binpool_tight_capacity(mantissa_bits, alloc->bytes, FRAME_BYTES);
+	if (!capacity || alloc->align > limit_machine_bytes(NUMA_NO_NODE) ||
+	    capacity > limit_machine_bytes(strict ? req->nid : NUMA_NO_NODE))
+		return -EFBIG;
+	req->nr = capacity >> PMD_SHIFT;
+	req->align = alloc->align > FRAME_BYTES ? alloc->align >> PMD_SHIFT : 1;
+	req->flags = alloc->flags;
+	return 0;
+}
+
+/* A file over a new block of clean frames. */
+static struct file *new_block(struct opener *opener, struct binpool_alloc *alloc,
+			      struct request *req)
+{
+	struct block *block;
+	struct file *file;
+	LIST_HEAD(runs);
+	int err;
+
+	err = acquire(req, &runs);
+	if (err)
+		return ERR_PTR(err);
+	block = block_create(opener, alloc->bytes, &runs);
+	if (!block) {
+		held_put_all(&runs);
+		return ERR_PTR(-ENOMEM);
+	}
+	alloc->runs = block->nr_runs;
+	alloc->capacity = frames_to_bytes(block->nr);
+	alloc->run_max_bytes = frames_to_bytes(block->run_max);
+	file = block_file(block);
+	if (IS_ERR(file))
+		block_return(block);
+	return file;
+}
+
+static long ioctl_alloc(struct opener *opener, void __user *arg)
+{
+	struct request req = {};
+	struct binpool_alloc alloc;
+	struct file *file;
+	int fd, err;
+
+	err = ioctl_read(&alloc, sizeof(alloc), offsetofend(struct binpool_alloc, managed_bytes),
+			 arg);
+	if (err)
+		return err;
+	err = check_alloc(&alloc, &req);
+	if (err)
+		return err;
+	fd = get_unused_fd_flags(O_CLOEXEC);
+	if (fd < 0)
+		return fd;
+
+	alloc.runs = 0;
+	alloc.capacity = 0;
+	file = new_block(opener, &alloc, &req);
+	alloc.fd = IS_ERR(file) ? -1 : fd;
+	alloc.max_bytes = limit_max_bytes();
+	alloc.managed_bytes = limit_managed_bytes();
+	if (IS_ERR(file)) {
+		put_unused_fd(fd);
+		alloc.run_max_bytes = class_within(req.run_max);
+		err = PTR_ERR(file);
+		if (err == -ENOMEM || err == -ENOSPC)
+			err = ioctl_write(arg, &alloc, sizeof(alloc)) ?: err;
+		return err;
+	}
+	/* Installed last: nothing may fail once the descriptor can be used. */
+	err = ioctl_write(arg, &alloc, sizeof(alloc));
+	if (err) {
+		put_unused_fd(fd);
+		fput(file);
+		return err;
+	}
+	fd_install(fd, file);
+	return 0;
+}
+
+static long ioctl_trim(void __user *arg)
+{
+	struct binpool_trim trim;
+	unsigned long keep, gone = 0;
+	int nid, err;
+
+	err = ioctl_read(&trim, sizeof(trim), offsetofend(struct binpool_trim, freed_bytes), arg);
+	if (err)
+		return err;
+	if (trim.flags || trim.reserved)
+		return -EINVAL;
+	if (trim.node != BINPOOL_NODE_ANY && !node_allowed(trim.node))
+		return -EINVAL;
+	keep = trim.held_bytes >> PMD_SHIFT;
+	for_each_node(nid)
+		if (trim.node == BINPOOL_NODE_ANY || trim.node == nid)
+			gone += held_to_system(node_of(nid), keep, ULONG_MAX);
+	trim.freed_bytes = frames_to_bytes(gone);
+	return ioctl_write(arg, &trim, sizeof(trim));
+}
+
+static long device_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	void __user *uarg = (void __user *)arg;
+
+	switch (cmd) {
+	case BINPOOL_IOC_INFO:
+		return ioctl_info(file->private_data, uarg);
+	case BINPOOL_IOC_ALLOC:
+		return ioctl_alloc(file->private_data, uarg);
+	case BINPOOL_IOC_TRIM:
+		return ioctl_trim(uarg);
+	default:
+		return -ENOTTY;
+	}
+}
+
+const struct file_operations device_fops = {
+	.owner = THIS_MODULE,
+	.open = device_open,
+	.release = device_release,
+	.unlocked_ioctl = device_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+};

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Frames: their records and index, how they come from the system and go back,
+ * cleaning, and whether somebody else still holds one. Owns the index of all
+ * frames, by page frame number; see internal.h for who may erase from it.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/highmem.h>
+#include <linux/page-flags.h>
+#include <linux/page_ref.h>
+#include <linux/pagemap.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+#include <linux/sort.h>
+
+#include "compat.h"
+#include "internal.h"
+
+/* Frames erased from the index per hold of a node's lock. */
+#define ERASE_BATCH 64
+
+DEFINE_XARRAY(frame_index);
+static struct kmem_cache *records;
+
+unsigned long frame_key(const struct page *page)
+{
+	return page_to_pfn(page) >> FRAME_ORDER;
+}
+
+/*
+ * The frame @n frames after (before, if negative) @f in memory, NULL if it is
+ * not ours. For frames beyond @f's own run hold the lock of @f's node, and mind
+ * that the neighbour may be of another node.
+ */
+struct frame *frame_next(const struct frame *f, long n)
+{
+	return xa_load(&frame_index, frame_key(f->page) + n);
+}
+
+struct frame *run_last(struct frame *f)
+{
+	return f->nr == 1 ? f : frame_next(f, f->nr - 1);
+}
+
+void run_set(struct frame *first, unsigned long nr, enum frame_state state, bool clean)
+{
+	struct frame *last;
+
+	first->nr = nr;
+	last = run_last(first);
+	last->first = first;
+	first->state = last->state = state;
+	first->clean = last->clean = clean;
+}
+
+/* Cuts a private run after @nr frames; returns what follows, in no list. */
+struct frame *run_split(struct frame *f, unsigned long nr)
+{
+	struct frame *rest = frame_next(f, nr);
+	unsigned long rest_nr = f->nr - nr;
+
+	run_set(rest, rest_nr, f->state, f->clean);
+	run_set(f, nr, f->state, f->clean);
+	INIT_LIST_HEAD(&rest->link);
+	return rest;
+}
+
+static int page_cmp(const void *a, const void *b)
+{
+	unsigned long x = page_to_pfn(*(struct page *const *)a);
+	unsigned long y = page_to_pfn(*(struct page *const *)b);
+
+	return x < y ? -1 : x > y;
+}
+
+static struct frame *frame_new(struct page *page)
+{
+	struct frame *f = kmem_cache_zalloc(records, GFP_KERNEL);
+
+	if (!f)
+		return NULL;
+	f->page = page;
+	INIT_LIST_HEAD(&f->link);
+	if (xa_insert(&frame_index, frame_key(page), f, GFP_KERNEL)) {
+		kmem_cache_free(records, f);
+		return NULL;
+	}
+	/* A stale index, left by the page's last life, costs the huge mapping. */
+	page_folio(page)->index = 0;
+	run_set(f, 1, FRAME_PRIVATE, false);
+	return f;
+}
+
+/*
+ * Up to @nr frames of @node from the system, appended to @runs as private runs,
+ * counted as active. The caller has taken them from the limit. Fewer come if the
+ * system has no more, or at a fatal signal. Returns how many.
+ */
+unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp, struct list_head *runs)
+{
+	bool clean = (gfp & __GFP_ZERO) || want_init_on_alloc(gfp);
+	struct frame *run = NULL;
+	struct page **pages;
+	unsigned long i, got = 0, made = 0;
+
+	pages = kvmalloc_array(nr, sizeof(*pages), GFP_KERNEL);
+	if (!pages)
+		return 0;
+
+	gfp |= __GFP_COMP | __GFP_NOWARN | __GFP_THISNODE;
+	while (got < nr && !fatal_signal_pending(current)) {
+		struct page *page = alloc_pages_node(node->nid, gfp, FRAME_ORDER);
+
+		if (!page)
+			break;
+		pages[got++] = page;
+		cond_resched();
+	}
+
+	/* In order of address, neighbours become runs. */
+	sort(pages, got, sizeof(*pages), page_cmp, NULL);
+	for (i = 0; i < got; i++) {
+		struct frame *f = frame_new(pages[i]);
+
+		if (!f)
+			break;
+		made++;
+		if (run && frame_key(run->page) + run->nr == frame_key(f->page)) {
+			run_set(run, run->nr + 1, FRAME_PRIVATE, clean);
+		} else {
+			run_set(f, 1, FRAME_PRIVATE, clean);
+			list_add_tail(&f->link, runs);
+			run = f;
+		}
+		cond_resched();
+	}
+	for (; i < got; i++)
+		put_page(pages[i]);
+	kvfree(pages);
+
+	spin_lock(&node->lock);
+	node->stats.active += made;
+	spin_unlock(&node->lock);
+	return made;
+}
+
+static void forget(struct node_pool *node, struct frame **batch, unsigned int n)
+{
+	unsigned int i;
+
+	spin_lock(&node->lock);
+	for (i = 0; i < n; i++)
+		xa_erase(&frame_index, frame_key(batch[i]->page));
+	node->stats.active -= n;
+	spin_unlock(&node->lock);
+}
+
+/* Gives private runs back to the system and to the limit. */
+void frames_to_system(struct list_head *runs)
+{
+	struct frame *batch[ERASE_BATCH];
+	struct frame *run, *tmp;
+
+	list_for_each_entry_safe(run, tmp, runs, link) {
+		unsigned long left = run->nr, key = frame_key(run->page);
+		struct node_pool *node = node_of_frame(run);
+
+		list_del(&run->link);
+		while (left) {
+			unsigned int i, n = min_t(unsigned long, left, ERASE_BATCH);
+
+			for (i = 0; i < n; i++)
+				batch[i] = xa_load(&frame_index, key + i);
+			forget(node, batch, n);
+			for (i = 0; i < n; i++) {
+				put_page(batch[i]->page);
+				kmem_cache_free(records, batch[i]);
+			}
+			limit_give(n);
+			atomic64_add(n, &events.freed);
+			key += n;
+			left -= n;
+			cond_resched();
+		}
+	}
+}
+
+/*
+ * Whether the reference of the pool is the only one. The count of references
+ * decides, not that of pins: direct I/O before Linux 6.2 and vmsplice take plain
+ * references. Freezing it excludes whoever is just about to take one.
+ */
+bool frame_idle(const struct frame *f)
+{
+	if (!page_ref_freeze(f->page, 1))
+		return false;
+	page_ref_unfreeze(f->page, 1);
+	return true;
+}
+
+static bool frame_poisoned(const struct frame *f)
+{
+	unsigned long i;
+
+	for (i = 0; i < FRAME_PAGES; i++)
+		if (PageHWPoison(f->page + i))
+			return true;
+	return false;
+}
+
+/*
+ * Takes a poisoned private frame (a run of its own, in no list) out of use for
+ * good: its reference is never dropped, since that would free the bad page.
+ */
+void frame_retire(struct frame *f)
+{
+	struct node_pool *node = node_of_frame(f);
+
+	pr_warn("retired the frame at pfn %#lx: it has a page with a memory failure\n",
+		page_to_pfn(f->page));
+	forget(node, &f, 1);
+	spin_lock(&node->lock);
+	node->stats.retired++;
+	spin_unlock(&node->lock);
+	kmem_cache_free(records, f);
+	limit_give(1);
+}
+
+/*
+ * Zeroes a private run, frame by frame. Returns how many frames were done: all,
+ * or fewer if a fatal signal came or the next frame is poisoned (-EINTR or
+ * -EHWPOISON in *err).
+ */
+unsigned long run_clean(struct frame *run, int *err)
+{
+	unsigned long i;
+
+	*err = 0;
+	if (run->clean)
+		return run->nr;
+	for (i = 0; i < run->nr; i++) {
+		struct frame *f = frame_next(run, i);
+
+		if (fatal_signal_pending(current))
+			*err = -EINTR;
+		else if (frame_poisoned(f))
+			*err = -EHWPOISON;
+		if (*err)
+			return i;
+		compat_clear_pages(f->page, FRAME_PAGES);
+		cond_resched();
+	}
+	run_set(run, run->nr, run->state, true);
+	return run->nr;
+}
+
+int frames_init(void)
+{
+	records = kmem_cache_create("binpool_frame", sizeof(struct frame), 0, 0, NULL);
+	return records ? 0 : -ENOMEM;
+}
+
+void frames_exit(void)
+{
+	WARN_ON(!xa_empty(&frame_index));
+	kmem_cache_destroy(records);
+}

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Held frames: free, but kept for the next block. Per node, runs of clean and of
+ * dirty frames in bins by their length; adjacent runs of one kind are joined when
+ * they come, and split when a shorter one is wanted. Owns the bins; all of it is
+ * protected by node->lock.
+ *
+ * A run is in the bin whose smallest length is at most its own, so every run of a
+ * bin serves every request of that bin or a smaller one. The first frame of a
+ * held run carries HELD_MARK in the index, to find held runs by address.
+ */
+#include <linux/bitmap.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+
+#include "internal.h"
+
+#define HELD_MARK XA_MARK_0
+
+/* Held runs looked at per hold of a node's lock. */
+#define WALK_BATCH 64
+
+static unsigned int nr_bins;
+static bool hold = true;
+
+/* The bin a run of @nr frames rests in. */
+static unsigned int run_bin(unsigned long nr)
+{
+	return min(binpool_bin_number(mantissa_bits, nr), nr_bins - 1);
+}
+
+/* The smallest bin all of whose runs have at least @nr frames. */
+static unsigned int serving_bin(unsigned long nr)
+{
+	return nr < 2 ? 0 : binpool_bin_number(mantissa_bits, nr - 1) + 1;
+}
+
+static int bins_init(struct bins *bins)
+{
+	unsigned int i;
+
+	bins->list = kvmalloc_array(nr_bins, sizeof(*bins->list), GFP_KERNEL);
+	bins->filled = bitmap_zalloc(nr_bins, GFP_KERNEL);
+	if (!bins->list || !bins->filled)
+		return -ENOMEM;
+	for (i = 0; i < nr_bins; i++)
+		INIT_LIST_HEAD(&bins->list[i]);
+	return 0;
+}
+
+int held_init(struct node_pool *node)
+{
+	/* Runs longer than the machine has memory need no bin of their own. */
+	nr_bins = serving_bin(2 * (limit_machine_bytes(NUMA_NO_NODE) >> PMD_SHIFT) + 2);
+	return bins_init(&node->held[false]) ?: bins_init(&node->held[true]);
+}
+
+void held_exit(struct node_pool *node)
+{
+	int clean;
+
+	for (clean = 0; clean < 2; clean++) {
+		kvfree(node->held[clean].list);
+		bitmap_free(node->held[clean].filled);
+	}
+}
+
+static void link_run(struct node_pool *node, struct frame *run)
+{
+	struct bins *bins = &node->held[run->clean];
+	unsigned int bin = run_bin(run->nr);
+
+	lockdep_assert_held(&node->lock);
+	list_add(&run->link, &bins->list[bin]);
+	__set_bit(bin, bins->filled);
+	xa_set_mark(&frame_index, frame_key(run->page), HELD_MARK);
+	bins->frames += run->nr;
+	node->stats.held += run->nr;
+	if (run->clean)
+		node->stats.held_clean += run->nr;
+}
+
+static void unlink_run(struct node_pool *node, struct frame *run)
+{
+	struct bins *bins = &node->held[run->clean];
+	unsigned int bin = run_bin(run->nr);
+
+	lockdep_assert_held(&node->lock);
+	list_del_init(&run->link);
+	if (list_empty(&bins->list[bin]))
+		__clear_bit(bin, bins->filled);
+	xa_clear_mark(&frame_index, frame_key(run->page), HELD_MARK);
+	bins->frames -= run->nr;
+	node->stats.held -= run->nr;
+	if (run->clean)
+		node->stats.held_clean -= run->nr;
+}
+
+/*
+ * The neighbour @n frames from @f, if it is held on the same node and as clean.
+ * The nid is asked of the page first: only a record of our own node may be read.
+ */
+static struct frame *mate(struct node_pool *node, struct frame *f, long n)
+{
+	struct frame *other = frame_next(f, n);
+
+	lockdep_assert_held(&node->lock);
+	if (!other || pfn_to_nid((frame_key(f->page) + n) << FRAME_ORDER) != node->nid)
+		return NULL;
+	return other->state == FRAME_HELD && other->clean == f->clean ? other : NULL;
+}
+
+static void join_and_link(struct node_pool *node, struct frame *run)
+{
+	struct frame *before = mate(node, run, -1);
+	struct frame *after = mate(node, run, run->nr);
+
+	if (before) {
+		before = before->first;
+		unlink_run(node, before);
+		before->nr += run->nr;
+		run = before;
+	}
+	if (after) {
+		unlink_run(node, after);
+		run->nr += after->nr;
+	}
+	run_set(run, run->nr, FRAME_HELD, run->clean);
+	run->since = jiffies;
+	link_run(node, run);
+}
+
+/*
+ * Holds a private run that was counted as active. Without @always it is refused
+ * (false) after stop_holding, or while more is managed than the limit allows.
+ */
+bool held_put(struct frame *run, bool always)
+{
+	struct node_pool *node = node_of_frame(run);
+	bool put;
+
+	spin_lock(&node->lock);
+	put = always || (hold && !limit_excess());
+	if (put) {
+		node->stats.active -= run->nr;
+		join_and_link(node, run);
+	}
+	spin_unlock(&node->lock);
+	return put;
+}
+
+void held_put_all(struct list_head *runs)
+{
+	struct frame *run, *tmp;
+
+	list_for_each_entry_safe(run, tmp, runs, link) {
+		list_del_init(&run->link);
+		held_put(run, true);
+		cond_resched();
+	}
+}
+
+/* Frames to skip at the start of @run until one of @align is met. */
+static unsigned long misfit(const struct frame *run, unsigned long align)
+{
+	return -frame_key(run->page) & (align - 1);
+}
+
+/*
+ * Makes @nr frames of a held run, from @skip on, private and active; the rest
+ * stays held.
+ */
+static struct frame *carve(struct node_pool *node, struct frame *run, unsigned long skip,
+			   unsigned long nr)
+{
+	struct frame *rest;
+
+	lockdep_assert_held(&node->lock);
+	unlink_run(node, run);
+	if (skip) {
+		rest = run;
+		run = run_split(run, skip);
+		link_run(node, rest);
+		run->since = rest->since;
+	}
+	if (run->nr > nr) {
+		rest = run_split(run, nr);
+		rest->since = run->since;
+		link_run(node, rest);
+	}
+	run_set(run, run->nr, FRAME_PRIVATE, run->clean);
+	node->stats.active += run->nr;
+	return run;
+}
+
+/* The run of @bins that serves best: smallest bin first, latest come first. */
+static struct frame *best(struct bins *bins, unsigned long nr, unsigned long align)
+{
+	unsigned int bin = run_bin(nr);
+	struct frame *run;
+
+	run = list_first_entry_or_null(&bins->list[bin], struct frame, link);
+	if (run && misfit(run, align) + nr <= run->nr)
+		return run;
+	bin = find_next_bit(bins->filled, nr_bins, serving_bin(nr + align - 1));
+	if (bin >= nr_bins)
+		return NULL;
+	return list_first_entry(&bins->list[bin], struct frame, link);
+}
+
+/* One run of @nr frames that is all clean or all dirty, or NULL. */
+struct frame *held_take(struct node_pool *node, unsigned long nr, unsigned long align)
+{
+	struct frame *run;
+
+	spin_lock(&node->lock);
+	run = best(&node->held[true], nr, align) ?: best(&node->held[false], nr, align);
+	if (run)
+		run = carve(node, run, misfit(run, align), nr);
+	spin_unlock(&node->lock);
+	return run;
+}
+
+/* The first held run of @node at or after *@key, in order of address. */
+static struct frame *next_held(struct node_pool *node, unsigned long *key)
+{
+	struct frame *f;
+
+	lockdep_assert_held(&node->lock);
+	while ((f = xa_find(&frame_index, key, ULONG_MAX, HELD_MARK))) {
+		if (pfn_to_nid(*key << FRAME_ORDER) == node->nid)
+			return f;
+		++*key;
+	}
+	return NULL;
+}
+
+/* Takes [@key, @key + @nr), all of it held, as private runs appended to @runs. */
+static void take_stretch(struct node_pool *node, unsigned long start, unsigned long key,
+			 unsigned long nr, struct list_head *runs)
+{
+	unsigned long end = key + nr;
+
+	while (start < end) {
+		struct frame *run = xa_load(&frame_index, start);
+		unsigned long run_nr = run->nr, skip = key > start ? key - start : 0;
+
+		if (skip < run_nr) {
+			run = carve(node, run, skip, min(run_nr - skip, end - start - skip));
+			list_add_tail(&run->link, runs);
+		}
+		start += run_nr;
+	}
+}
+
+/*
+ * One stretch of @nr adjacent held frames, clean and dirty mixed, appended to
+ * @runs. The walk lets go of the lock between stretches.
+ */
+bool held_join(struct node_pool *node, unsigned long nr, unsigned long align, struct list_head *runs)
+{
+	unsigned long key = 0, start = 0, end = 0;
+	unsigned int seen = 0;
+	struct frame *f;
+
+	spin_lock(&node->lock);
+	while ((f = next_held(node, &key))) {
+		unsigned long at;
+
+		if (key != end) {
+			start = key;
+			if (++seen % WALK_BATCH == 0) {
+				end = 0;
+				cond_resched_lock(&node->lock);
+				continue;
+			}
+		}
+		end = key + f->nr;
+		at = ALIGN(start, align);
+		if (at + nr <= end) {
+			take_stretch(node, start, at, nr, runs);
+			spin_unlock(&node->lock);
+			return true;
+		}
+		key = end;
+	}
+	spin_unlock(&node->lock);
+	return false;
+}
+
+/* The longest run of @bins, or nearly so: one of the last bin that is filled. */
+static struct frame *longest(struct bins *bins)
+{
+	unsigned long bin = find_last_bit(bins->filled, nr_bins);
+
+	return bin < nr_bins ? list_first_entry(&bins->list[bin], struct frame, link) : NULL;
+}
+
+/* Up to @nr frames in few runs, clean ones first, appended to @runs. */
+unsigned long held_gather(struct node_pool *node, unsigned long nr, struct list_head *runs)
+{
+	unsigned long got = 0;
+
+	while (got < nr) {
+		struct frame *run = held_take(node, nr - got, 1);
+
+		if (!run) {
+			spin_lock(&node->lock);
+			run = longest(&node->held[true]) ?: longest(&node->held[false]);
+			if (run)
+				run = carve(node, run, 0, nr - got);
+			spin_unlock(&node->lock);
+		}
+		if (!run)
+			break;
+		list_add_tail(&run->link, runs);
+		got += run->nr;
+		cond_resched();
+	}
+	return got;
+}
+
+unsigned long held_run_max(struct node_pool *node)
+{
+	unsigned long nr = 0;
+	int clean;
+
+	spin_lock(&node->lock);
+	for (clean = 0; clean < 2; clean++) {
+		struct frame *run = longest(&node->held[clean]);
+
+		if (run)
+			nr = max(nr, run->nr);
+	}
+	spin_unlock(&node->lock);
+	return nr;
+}
+
+/*
+ * Gives held frames of @node back to the system, dirty before clean and short
+ * runs before long ones, until at most @keep are held or @nr went. Returns how
+ * many went.
+ */
+unsigned long held_to_system(struct node_pool *node, unsigned long keep, unsigned long nr)
+{
+	unsigned long gone = 0;
+
+	while (gone < nr) {
+		struct frame *run = NULL;
+		LIST_HEAD(runs);
+		int clean;
+
+		spin_lock(&node->lock);
+		for (clean = 0; clean < 2 && !run && node->stats.held > keep; clean++) {
+			struct bins *bins = &node->held[clean];
+			unsigned int bin = find_first_bit(bins->filled, nr_bins);
+
+			if (bin < nr_bins)
+				run = list_last_entry(&bins->list[bin], struct frame, link);
+		}
+		if (run)
+			run = carve(node, run, 0, min(nr - gone, node->stats.held - keep));
+		spin_unlock(&node->lock);
+		if (!run)
+			break;
+		gone += run->nr;
+		list_add(&run->link, &runs);
+		frames_to_system(&runs);
+	}
+	return gone;
+}
+
+bool holding(void)
+{
+	return READ_ONCE(hold);
+}
+
+/*
+ * After set_holding(false) nothing is held: whoever saw the old value put under a
+ * node's lock, which is taken again here.
+ */
+void set_holding(bool on)
+{
+	int nid;
+
+	WRITE_ONCE(hold, on);
+	if (!on)
+		for_each_node(nid)
+			held_to_system(node_of(nid), 0, ULONG_MAX);
+}

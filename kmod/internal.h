@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the module's rooms share. From a caller to memory and back:
+ *
+ *   device.c   /dev/binpool: openers, INFO, ALLOC, TRIM
+ *   block.c    a block: its file, its mappings, faults, QUERY
+ *   acquire.c  where a block's frames come from, and in which order
+ *   held.c     free frames that are kept: runs by bin, split and joined
+ *   frame.c    records of frames; frames from and back to the system; cleaning
+ *   limbo.c    frames that came back while somebody still pins them
+ *   limit.c    how much the module may manage
+ *   sysfs.c    what all of it counts
+ *
+ * Frames and runs. A frame is one compound page of FRAME_ORDER. A run is a
+ * stretch of physically adjacent frames of one node, in one state. A frame's
+ * record describes the run only if it is the run's first or last frame; the
+ * records between are stale.
+ *
+ * Locks, outer before inner:
+ *   node->lock (spinlock)   bins, limbo list and counters of a node; the run
+ *                           fields of its frames while they are held, in limbo
+ *                           or looked at as somebody's neighbours
+ *     frames.xa_lock        the index of all frames. An entry is erased only
+ *                           under the node's lock, so that a lookup under that
+ *                           lock may be dereferenced.
+ * Nothing is allocated and nothing sleeps under them, and they are never taken
+ * in interrupts. Runs that are in no list but the owner's (private) need none.
+ */
+#ifndef BINPOOL_INTERNAL_H
+#define BINPOOL_INTERNAL_H
+
+#include <linux/atomic.h>
+#include <linux/kobject.h>
+#include <linux/kref.h>
+#include <linux/list.h>
+#include <linux/mm.h>
+#include <linux/nodemask.h>
+#include <linux/spinlock.h>
+#include <linux/types.h>
+#include <linux/uidgid.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+#include <linux/xarray.h>
+
+#include <linux/binpool.h>
+#include <linux/binpool_bins.h>
+
+#define FRAME_ORDER (PMD_SHIFT - PAGE_SHIFT)
+#define FRAME_BYTES PMD_SIZE
+#define FRAME_PAGES (1UL << FRAME_ORDER)
+
+static inline u64 frames_to_bytes(u64 nr)
+{
+	return nr << PMD_SHIFT;
+}
+
+enum frame_state {
+	FRAME_PRIVATE, /* owned by the code that works on it, or by a block */
+	FRAME_HELD,
+	FRAME_LIMBO,
+};
+
+struct block;
+
+struct frame {
+	struct page *page;	/* head; never changes */
+	struct list_head link;	/* first of run: a bin's, limbo's or a private list */
+	struct frame *first;	/* last of run: its first */
+	unsigned long nr;	/* first of run: frames in it */
+	unsigned long since;	/* first of run: jiffies when it came to rest here */
+	struct block *block;	/* in limbo: whose it was, with a reference */
+	u8 state;		/* first and last of run: enum frame_state */
+	bool clean;		/* first and last of run: all its bytes are zero */
+};
+
+/* Free runs of one kind, by bin_number() of their length in frames. */
+struct bins {
+	struct list_head *list;
+	unsigned long *filled; /* bitmap: which lists have a run */
+	unsigned long frames;
+};
+
+/* Numbers of frames of a node; protected by its lock. */
+struct node_stats {
+	unsigned long active;
+	unsigned long held;
+	unsigned long held_clean;
+	unsigned long limbo;
+	unsigned long retired;
+};
+
+struct node_pool {
+	int nid;
+	spinlock_t lock;
+	struct bins held[2]; /* [clean] */
+	struct node_stats stats;
+	struct list_head limbo;
+	struct delayed_work limbo_work;
+	unsigned int limbo_delay_ms;
+};
+
+/* One opening of /dev/binpool. */
+struct opener {
+	struct kref ref;
+	kuid_t uid;	       /* of who opened it, for ever */
+	atomic_long_t frames; /* in its blocks and limbo */
+};
+
+/* One stretch of a block, for faults: page frame by offset. */
+struct block_run {
+	unsigned long start; /* in frames from the block's beginning */
+	struct page *page;
+};
+
+struct block {
+	struct kref ref; /* the file, and each of its frames in limbo */
+	struct opener *opener;
+	struct pid *pid; /* who called ALLOC */
+	u64 bytes;	 /* as asked for */
+	unsigned long nr;
+	unsigned long run_max;
+	unsigned int nr_runs;
+	int nid; /* NUMA_NO_NODE: several */
+	struct block_run *runs;
+	struct list_head frames; /* its runs, sorted by address */
+	atomic64_t huge_faults;
+	atomic64_t small_faults;
+};
+
+/* What an ALLOC wants, and what it learns when it fails. */
+struct request {
+	unsigned long nr;    /* frames */
+	unsigned long align; /* in frames, of the first one */
+	u32 flags;	     /* BINPOOL_ALLOC_* */
+	int nid;	     /* NUMA_NO_NODE: any */
+	unsigned long run_max; /* out, on -ENOMEM: longest run seen */
+	bool fresh;	       /* out: the system gave memory for it */
+};
+
+/* Module-wide counts, of blocks but for the last two (frames). */
+struct events {
+	atomic64_t allocs;
+	atomic64_t reuses;
+	atomic64_t returns;
+	atomic64_t freed;
+	atomic64_t pinned_dropped;
+};
+
+extern struct events events;
+extern unsigned int mantissa_bits;
+extern unsigned int limbo_wait_ms;
+extern unsigned int limbo_max_ms;
+extern unsigned long long floor_bytes;
+
+/* main.c */
+struct node_pool *node_of(int nid);
+
+/* frame.c */
+extern struct xarray frame_index;
+int frames_init(void);
+void frames_exit(void);
+unsigned long frame_key(const struct page *page);
+struct frame *frame_next(const struct frame *f, long n);
+struct frame *run_last(struct frame *f);
+void run_set(struct frame *first, unsigned long nr, enum frame_state state, bool clean);
+struct frame *run_split(struct frame *f, unsigned long nr);
+unsigned long run_clean(struct frame *run, int *err);
+unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp, struct list_head *runs);
+void frames_to_system(struct list_head *runs);
+bool frame_idle(const struct frame *f);
+void frame_retire(struct frame *f);
+
+static inline struct node_pool *node_of_frame(const struct frame *f)
+{
+	return node_of(page_to_nid(f->page));
+}
+
+/* held.c */
+int held_init(struct node_pool *node);
+void held_exit(struct node_pool *node);
+bool held_put(struct frame *run, bool always);
+void held_put_all(struct list_head *runs);
+struct frame *held_take(struct node_pool *node, unsigned long nr, unsigned long align);
+bool held_join(struct node_pool *node, unsigned long nr, unsigned long align, struct list_head *runs);
+unsigned long held_gather(struct node_pool *node, unsigned long nr, struct list_head *runs);
+unsigned long held_run_max(struct node_pool *node);
+unsigned long held_to_system(struct node_pool *node, unsigned long keep, unsigned long nr);
+bool holding(void);
+void set_holding(bool on);
+
+/* acquire.c */
+bool node_allowed(int nid);
+int acquire(struct request *req, struct list_head *runs);
+
+/* limbo.c */
+int limbo_wq_init(void);
+void limbo_wq_exit(void);
+void limbo_init(struct node_pool *node);
+void limbo_exit(struct node_pool *node);
+void limbo_put(struct frame *f, struct block *block);
+unsigned long limbo_total(void);
+unsigned int limbo_generation(void);
+int limbo_wait(unsigned int gen, unsigned long *left);
+
+/* limit.c */
+int limit_init(u64 bytes);
+u64 limit_machine_bytes(int nid);
+bool limit_take(unsigned long nr);
+void limit_give(unsigned long nr);
+unsigned long limit_excess(void);
+u64 limit_max_bytes(void);
+u64 limit_managed_bytes(void);
+int limit_set(u64 bytes);
+bool limit_floor_allows(unsigned long nr);
+
+/* block.c */
+extern const struct file_operations block_fops;
+struct block *block_create(struct opener *opener, u64 bytes, struct list_head *runs);
+struct file *block_file(struct block *block);
+void block_return(struct block *block);
+void block_put(struct block *block);
+
+/* device.c */
+extern const struct file_operations device_fops;
+void opener_put(struct opener *opener);
+
+/* ioctl.c */
+int ioctl_read(void *dst, size_t ksize, size_t first_size, const void __user *src);
+int ioctl_write(void __user *dst, const void *src, size_t ksize);
+
+/* sysfs.c */
+extern const struct attribute_group *device_groups[];
+int node_dirs_init(struct kobject *parent);
+void node_dirs_exit(void);
+void stats_sum(struct node_stats *sum);
+
+#endif /* BINPOOL_INTERNAL_H */

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * How much the module may manage: active + held + limbo frames, bounded by
+ * max_bytes; and how much it must leave to the system. Frames are taken from the
+ * limit before any memory is, and given back when it is not had. Lock-free.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/swap.h>
+
+#include "internal.h"
+
+static atomic_long_t managed; /* frames */
+static unsigned long max_frames;
+
+static u64 ram_bytes(void)
+{
+	return (u64)totalram_pages() << PAGE_SHIFT;
+}
+
+/* Bytes of memory that the machine, or one node of it, has. */
+u64 limit_machine_bytes(int nid)
+{
+	return nid == NUMA_NO_NODE ? ram_bytes() : (u64)node_present_pages(nid) << PAGE_SHIFT;
+}
+
+bool limit_take(unsigned long nr)
+{
+	long old = atomic_long_read(&managed);
+
+	do {
+		unsigned long max = READ_ONCE(max_frames);
+
+		if (nr > max || old > max - nr)
+			return false;
+	} while (!atomic_long_try_cmpxchg(&managed, &old, old + nr));
+	return true;
+}
+
+void limit_give(unsigned long nr)
+{
+	WARN_ON_ONCE(atomic_long_sub_return(nr, &managed) < 0);
+}
+
+/* Frames managed above the limit, after it was lowered. */
+unsigned long limit_excess(void)
+{
+	unsigned long now = atomic_long_read(&managed), max = READ_ONCE(max_frames);
+
+	return now > max ? now - max : 0;
+}
+
+u64 limit_max_bytes(void)
+{
+	return frames_to_bytes(READ_ONCE(max_frames));
+}
+
+u64 limit_managed_bytes(void)
+{
+	return frames_to_bytes(atomic_long_read(&managed));
+}
+
+/*
+ * Sets the limit, rounded down to frames, and gives held memory back as far as it
+ * is above it. -EINVAL for less than a frame or more than the machine has.
+ */
+int limit_set(u64 bytes)
+{
+	int nid;
+
+	if (bytes < FRAME_BYTES || bytes > ram_bytes())
+		return -EINVAL;
+	WRITE_ONCE(max_frames, bytes >> PMD_SHIFT);
+	for_each_node(nid)
+		held_to_system(node_of(nid), 0, limit_excess());
+	return 0;
+}
+
+/*
+ * Whether @nr frames may be taken from the system: what is available afterwards,
+ * the page cache counted in, stays above floor_bytes. Without it one large
+ * request would push everybody else's memory out to swap.
+ */
+bool limit_floor_allows(unsigned long nr)
+{
+	u64 floor = floor_bytes ?: max_t(u64, ram_bytes() / 20, SZ_256M);
+	u64 available = (u64)max(si_mem_available(), 0L) << PAGE_SHIFT;
+
+	return available >= floor && available - floor >= frames_to_bytes(nr);
+}
+
+int __init limit_init(u64 bytes)
+{
+	u64 ram = ram_bytes();
+
+	if (!bytes)
+		bytes = max_t(u64, ram / 2, FRAME_BYTES);
+	if (bytes < FRAME_BYTES || bytes > ram) {
+		pr_err("max_bytes=%llu is not between a frame (%lu) and this machine's memory (%llu)\n",
+		       bytes, FRAME_BYTES, ram);
+		return -EINVAL;
+	}
+	max_frames = bytes >> PMD_SHIFT;
+	return 0;
+}

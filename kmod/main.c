@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Loading and unloading: parameters, the nodes, /dev/binpool. Owns the array of
+ * nodes, which does not change while the module is loaded.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/miscdevice.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+
+#include "internal.h"
+
+static unsigned long long max_bytes;
+module_param(max_bytes, ullong, 0444);
+MODULE_PARM_DESC(max_bytes, "bound on active + held + limbo memory at load, in bytes (0: half of memory)");
+
+unsigned int mantissa_bits = BINPOOL_MANTISSA_BITS_DEFAULT;
+module_param(mantissa_bits, uint, 0444);
+MODULE_PARM_DESC(mantissa_bits, "size classes per power of two are 2^this, 0 to 8 (4)");
+
+unsigned long long floor_bytes;
+module_param(floor_bytes, ullong, 0644);
+MODULE_PARM_DESC(floor_bytes, "memory that must stay available to the system, in bytes (0: 5 %, at least 256 MiB)");
+
+unsigned int limbo_wait_ms = 1000;
+module_param(limbo_wait_ms, uint, 0644);
+MODULE_PARM_DESC(limbo_wait_ms, "how long ALLOC waits for pinned memory to come back (1000)");
+
+unsigned int limbo_max_ms;
+module_param(limbo_max_ms, uint, 0644);
+MODULE_PARM_DESC(limbo_max_ms, "give returned memory up when it stays pinned that long (0: never)");
+
+#define MANTISSA_BITS_LIMIT 8
+
+struct events events;
+static struct node_pool *nodes[MAX_NUMNODES];
+
+struct node_pool *node_of(int nid)
+{
+	return nodes[nid];
+}
+
+static struct miscdevice device = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = BINPOOL_DEVICE_NAME,
+	.fops = &device_fops,
+	.groups = device_groups,
+	.mode = 0660,
+};
+
+static void nodes_exit(void)
+{
+	int nid;
+
+	for_each_node(nid) {
+		struct node_pool *node = nodes[nid];
+
+		if (!node)
+			continue;
+		limbo_exit(node);
+		held_to_system(node, 0, ULONG_MAX);
+		WARN_ON(node->stats.active || node->stats.held || node->stats.limbo);
+		held_exit(node);
+		kfree(node);
+	}
+}
+
+static int __init nodes_init(void)
+{
+	int nid;
+
+	for_each_node(nid) {
+		struct node_pool *node = kzalloc_node(sizeof(*node), GFP_KERNEL, NUMA_NO_NODE);
+
+		if (!node)
+			return -ENOMEM;
+		node->nid = nid;
+		spin_lock_init(&node->lock);
+		limbo_init(node);
+		nodes[nid] = node;
+		if (held_init(node))
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+static int __init binpool_init(void)
+{
+	int err;
+
+	if (mantissa_bits > MANTISSA_BITS_LIMIT) {
+		pr_err("mantissa_bits=%u is above %u\n", mantissa_bits, MANTISSA_BITS_LIMIT);
+		return -EINVAL;
+	}
+	err = limit_init(max_bytes);
+	if (err)
+		return err;
+	err = frames_init();
+	if (err)
+		return err;
+	err = limbo_wq_init();
+	if (err)
+		goto frames;
+	err = nodes_init();
+	if (err)
+		goto nodes;
+	err = misc_register(&device);
+	if (err)
+		goto nodes;
+	err = node_dirs_init(&device.this_device->kobj);
+	if (err)
+		goto dirs;
+	pr_info("at most %llu bytes in frames of %lu bytes\n", limit_max_bytes(), FRAME_BYTES);
+	return 0;
+
+dirs:
+	node_dirs_exit();
+	misc_deregister(&device);
+nodes:
+	nodes_exit();
+	limbo_wq_exit();
+frames:
+	frames_exit();
+	return err;
+}
+
+static void __exit binpool_exit(void)
+{
+	node_dirs_exit();
+	misc_deregister(&device);
+	nodes_exit();
+	limbo_wq_exit();
+	frames_exit();
+}
+
+module_init(binpool_init);
+module_exit(binpool_exit);
+
+MODULE_LICENSE("GPL");
+MODULE_DESCRIPTION("Contiguous, huge, pinnable host memory from bins");
+MODULE_AUTHOR("The binpool authors");

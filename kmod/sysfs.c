@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * /sys/class/misc/binpool/: what the module has and counts, one value per file,
+ * and a folder for each node that has memory. Amounts are in bytes.
+ */
+#include <linux/device.h>
+#include <linux/kernel.h>
+#include <linux/kobject.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+#include <linux/sysfs.h>
+
+#include "internal.h"
+
+static void node_stats(int nid, struct node_stats *out)
+{
+	struct node_pool *node = node_of(nid);
+
+	spin_lock(&node->lock);
+	*out = node->stats;
+	spin_unlock(&node->lock);
+}
+
+void stats_sum(struct node_stats *sum)
+{
+	int nid;
+
+	memset(sum, 0, sizeof(*sum));
+	for_each_node(nid) {
+		struct node_stats one;
+
+		node_stats(nid, &one);
+		sum->active += one.active;
+		sum->held += one.held;
+		sum->held_clean += one.held_clean;
+		sum->limbo += one.limbo;
+		sum->retired += one.retired;
+	}
+}
+
+/* The same amounts are shown in total and for each node. */
+struct node_dir {
+	struct kobject kobj;
+	int nid;
+};
+
+static struct node_dir *node_dirs[MAX_NUMNODES];
+
+#define AMOUNT_ATTR(member)                                                                      \
+	static ssize_t member##_bytes_show(struct device *dev, struct device_attribute *attr,      \
+					   char *buf)                                              \
+	{                                                                                          \
+		struct node_stats sum;                                                             \
+                                                                                                   \
+		stats_sum(&sum);                                                                   \
+		return sysfs_emit(buf, "%llu\n", frames_to_bytes(sum.member));                     \
+	}                                                                                          \
+	static DEVICE_ATTR_RO(member##_bytes);                                                     \
+                                                                                                   \
+	static ssize_t node_##member##_show(struct kobject *kobj, struct kobj_attribute *attr,     \
+					    char *buf)                                             \
+	{                                                                                          \
+		struct node_stats one;                                                             \
+                                                                                                   \
+		node_stats(container_of(kobj, struct node_dir, kobj)->nid, &one);                  \
+		return sysfs_emit(buf, "%llu\n", frames_to_bytes(one.member));                     \
+	}                                                                                          \
+	static struct kobj_attribute node_attr_##member =                                          \
+		__ATTR(member##_bytes, 0444, node_##member##_show, NULL)
+
+AMOUNT_ATTR(active);
+AMOUNT_ATTR(held);
+AMOUNT_ATTR(held_clean);
+AMOUNT_ATTR(limbo);
+AMOUNT_ATTR(retired);
+
+#define COUNT_ATTR(name)                                                                         \
+	static ssize_t name##_show(struct device *dev, struct device_attribute *attr, char *buf)   \
+	{                                                                                          \
+		return sysfs_emit(buf, "%lld\n", atomic64_read(&events.name));                     \
+	}                                                                                          \
+	static DEVICE_ATTR_RO(name)
+
+COUNT_ATTR(allocs);
+COUNT_ATTR(reuses);
+COUNT_ATTR(returns);
+
+#define FRAME_COUNT_ATTR(name)                                                                   \
+	static ssize_t name##_bytes_show(struct device *dev, struct device_attribute *attr,        \
+					 char *buf)                                                \
+	{                                                                                          \
+		return sysfs_emit(buf, "%llu\n", frames_to_bytes(atomic64_read(&events.name)));    \
+	}                                                                                          \
+	static DEVICE_ATTR_RO(name##_bytes)
+
+FRAME_COUNT_ATTR(freed);
+FRAME_COUNT_ATTR(pinned_dropped);
+
+static ssize_t frame_bytes_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%lu\n", FRAME_BYTES);
+}
+static DEVICE_ATTR_RO(frame_bytes);
+
+static ssize_t mantissa_bits_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%u\n", mantissa_bits);
+}
+static DEVICE_ATTR_RO(mantissa_bits);
+
+static ssize_t managed_bytes_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%llu\n", limit_managed_bytes());
+}
+static DEVICE_ATTR_RO(managed_bytes);
+
+static ssize_t max_bytes_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%llu\n", limit_max_bytes());
+}
+
+static ssize_t max_bytes_store(struct device *dev, struct device_attribute *attr, const char *buf,
+			       size_t len)
+{
+	u64 bytes;
+	int err = kstrtou64(buf, 0, &bytes) ?: limit_set(bytes);
+
+	return err ?: len;
+}
+static DEVICE_ATTR_RW(max_bytes);
+
+static ssize_t holding_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%d\n", holding());
+}
+
+static ssize_t holding_store(struct device *dev, struct device_attribute *attr, const char *buf,
+			     size_t len)
+{
+	bool on;
+	int err = kstrtobool(buf, &on);
+
+	if (err)
+		return err;
+	set_holding(on);
+	return len;
+}
+static DEVICE_ATTR_RW(holding);
+
+static ssize_t free_held_store(struct device *dev, struct device_attribute *attr, const char *buf,
+			       size_t len)
+{
+	bool on;
+	int nid, err = kstrtobool(buf, &on);
+
+	if (err)
+		return err;
+	if (!on)
+		return -EINVAL;
+	for_each_node(nid)
+		held_to_system(node_of(nid), 0, ULONG_MAX);
+	return len;
+}
+static DEVICE_ATTR_WO(free_held);
+
+static struct attribute *device_attrs[] = {
+	&dev_attr_frame_bytes.attr,
+	&dev_attr_mantissa_bits.attr,
+	&dev_attr_max_bytes.attr,
+	&dev_attr_managed_bytes.attr,
+	&dev_attr_active_bytes.attr,
+	&dev_attr_held_bytes.attr,
+	&dev_attr_held_clean_bytes.attr,
+	&dev_attr_limbo_bytes.attr,
+	&dev_attr_retired_bytes.attr,
+	&dev_attr_freed_bytes.attr,
+	&dev_attr_pinned_dropped_bytes.attr,
+	&dev_attr_allocs.attr,
+	&dev_attr_reuses.attr,
+	&dev_attr_returns.attr,
+	&dev_attr_holding.attr,
+	&dev_attr_free_held.attr,
+	NULL,
+};
+
+static const struct attribute_group device_group = {
+	.attrs = device_attrs,
+};
+
+const struct attribute_group *device_groups[] = {
+	&device_group,
+	NULL,
+};
+
+static struct attribute *node_attrs[] = {
+	&node_attr_active.attr, &node_attr_held.attr,	 &node_attr_held_clean.attr,
+	&node_attr_limbo.attr,	&node_attr_retired.attr, NULL,
+};
+ATTRIBUTE_GROUPS(node);
+
+static void node_dir_release(struct kobject *kobj)
+{
+	kfree(container_of(kobj, struct node_dir, kobj));
+}
+
+static const struct kobj_type node_dir_type = {
+	.release = node_dir_release,
+	.sysfs_ops = &kobj_sysfs_ops,
+	.default_groups = node_groups,
+};
+
+int node_dirs_init(struct kobject *parent)
+{
+	int nid;
+
+	for_each_node_state(nid, N_MEMORY) {
+		struct node_dir *dir = kzalloc(sizeof(*dir), GFP_KERNEL);
+		int err;
+
+		if (!dir)
+			return -ENOMEM;
+		dir->nid = nid;
+		err = kobject_init_and_add(&dir->kobj, &node_dir_type, parent, "node%d", nid);
+		if (err) {
+			kobject_put(&dir->kobj);
+			return err;
+		}
+		node_dirs[nid] = dir;
+	}
+	return 0;
+}
+
+void node_dirs_exit(void)
+{
+	int nid;
+
+	for_each_node(nid)
+		if (node_dirs[nid])
+			kobject_put(&node_dirs[nid]->kobj);
+}
