@@ -5,9 +5,9 @@
  * A block does not change after it was made, but for two counters, so nothing
  * here needs a lock.
  *
- * Each file holds a reference on the module (fops_get) and one on the mount of
- * our pseudo file system, which holds another on the module; both end after
- * ->release, so the module cannot go while a block is in use.
+ * Each file holds a reference on the module (which the VFS drops after ->release)
+ * and one on the mount of our pseudo file system, which holds another on the
+ * module: it cannot go while a block is in use.
  */
 #include <linux/file.h>
 #include <linux/fs.h>
@@ -318,6 +318,8 @@ struct file *block_file(struct block *block)
 		goto put_inode;
 	}
 	file->private_data = block;
+	/* The VFS puts it with the file. The caller's open device holds one already. */
+	__module_get(THIS_MODULE);
 	return file;
 
 put_inode:
