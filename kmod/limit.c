@@ -18,6 +18,11 @@ static u64 ram_bytes(void)
 	return (u64)totalram_pages() << PAGE_SHIFT;
 }
 
+static u64 available_bytes(void)
+{
+	return (u64)max(si_mem_available(), 0L) << PAGE_SHIFT;
+}
+
 /* Bytes of memory that the machine, or one node of it, has. */
 u64 limit_machine_bytes(int nid)
 {
@@ -84,7 +89,7 @@ int limit_set(u64 bytes)
 bool limit_floor_allows(unsigned long nr)
 {
 	u64 floor = floor_bytes ?: max_t(u64, ram_bytes() / 20, SZ_256M);
-	u64 available = (u64)max(si_mem_available(), 0L) << PAGE_SHIFT;
+	u64 available = available_bytes();
 
 	return available >= floor && available - floor >= frames_to_bytes(nr);
 }
@@ -93,8 +98,12 @@ int __init limit_init(u64 bytes)
 {
 	u64 ram = ram_bytes();
 
+	/*
+	 * Memory that hugetlb has reserved must not count, but a module cannot ask
+	 * how much that is; it is not in what is available, in any case.
+	 */
 	if (!bytes)
-		bytes = max_t(u64, ram / 2, FRAME_BYTES);
+		bytes = max_t(u64, min(ram / 2, available_bytes()), FRAME_BYTES);
 	if (bytes < FRAME_BYTES || bytes > ram) {
 		pr_err("max_bytes=%llu is not between a frame (%lu) and this machine's memory (%llu)\n",
 		       bytes, FRAME_BYTES, ram);

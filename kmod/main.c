@@ -13,7 +13,7 @@
 
 static unsigned long long max_bytes;
 module_param(max_bytes, ullong, 0444);
-MODULE_PARM_DESC(max_bytes, "bound on active + held + limbo memory at load, in bytes (0: half of memory)");
+MODULE_PARM_DESC(max_bytes, "bound on active + held + limbo memory at load, in bytes (0: half of memory, or what is available then if that is less)");
 
 unsigned int mantissa_bits = BINPOOL_MANTISSA_BITS_DEFAULT;
 module_param(mantissa_bits, uint, 0444);
