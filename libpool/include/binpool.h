@@ -20,7 +20,8 @@
  *  - A struct whose first member is `size` is versioned: set it to
  *    sizeof(struct) (the _INIT macros do). A larger struct than the library
  *    knows is accepted if what is unknown is zero, else -E2BIG; a smaller one
- *    is taken as if the rest were zero, resp. filled as far as it goes.
+ *    is taken as if the rest were zero, resp. filled as far as it goes. In a
+ *    struct that is only filled, what the library does not know is zeroed.
  *  - Errors common to all: -EINVAL for NULL where an object is needed, for
  *    unknown flags or values; -EOWNERDEAD in a forked child for a pool it
  *    inherited.
@@ -49,10 +50,10 @@ struct binpool;
 #define BINPOOL_KIND_HOST 0 /* buffers are host pointers */
 
 /* provider */
-#define BINPOOL_PROVIDER_AUTO 0	     /* the first of device, hugetlb, thp that works here */
-#define BINPOOL_PROVIDER_DEVICE 1    /* blocks of /dev/binpool */
-#define BINPOOL_PROVIDER_HUGETLB 2   /* memfd of hugetlb pages */
-#define BINPOOL_PROVIDER_THP 3	     /* anonymous memory, advised huge, populated, locked */
+#define BINPOOL_PROVIDER_AUTO	   0 /* the first of device, hugetlb, thp that works here */
+#define BINPOOL_PROVIDER_DEVICE	   1 /* blocks of /dev/binpool */
+#define BINPOOL_PROVIDER_HUGETLB   2 /* memfd of hugetlb pages */
+#define BINPOOL_PROVIDER_THP	   3 /* anonymous memory, advised huge, populated, locked */
 #define BINPOOL_PROVIDER_ALLOCATOR 4 /* options.allocator */
 
 /* classes */
@@ -60,10 +61,10 @@ struct binpool;
 #define BINPOOL_CLASSES_HYSOP 1 /* the classes of HySoP's MemoryPool */
 
 /* flags of a pool */
-#define BINPOOL_POOL_VERBOSE (1u << 0)	   /* a line on stderr for each operation */
+#define BINPOOL_POOL_VERBOSE	 (1u << 0) /* a line on stderr for each operation */
 #define BINPOOL_POOL_STRICT_NODE (1u << 1) /* memory of options.node or an error */
 
-#define BINPOOL_NODE_ANY (-1)
+#define BINPOOL_NODE_ANY  (-1)
 #define BINPOOL_UNLIMITED UINT64_MAX
 
 /*
@@ -103,7 +104,7 @@ struct binpool_options {
 };
 
 /* Defaults of every member; also what a NULL options pointer means. */
-#define BINPOOL_OPTIONS_INIT                                                                     \
+#define BINPOOL_OPTIONS_INIT                                                                       \
 	{                                                                                          \
 		sizeof(struct binpool_options), NULL, BINPOOL_KIND_HOST, BINPOOL_PROVIDER_AUTO,    \
 			BINPOOL_NODE_ANY, 4, BINPOOL_CLASSES_TIGHT, 0, 0, 0, 0, NULL               \
@@ -237,7 +238,7 @@ struct binpool_stats {
 	uint64_t allocs;	     /* buffers carved out of extents */
 	uint64_t reuses;	     /* requests served from a bin */
 	uint64_t returns;	     /* buffers put into a bin */
-	uint64_t frees_active;	     /* buffers dissolved when freed (not holding) */
+	uint64_t frees_active;	     /* buffers dissolved when freed: not holding, or size 0 */
 	uint64_t frees_held;	     /* held buffers dissolved */
 	uint64_t alloc_ns;	     /* time in allocs, provider included */
 	uint64_t free_ns;	     /* time in frees_active and frees_held, provider included */
@@ -246,14 +247,15 @@ struct binpool_stats {
 	uint64_t extent_frees;
 	uint64_t extent_alloc_ns;
 	uint64_t extent_free_ns;
-	uint64_t registrations;	       /* extent and registrar pairs now registered */
-	uint64_t registration_allocs;  /* calls to registrars so far */
-	uint64_t registration_ns;      /* time in them */
-	uint64_t refused;	       /* requests that ended in an error */
-	uint32_t provider;	       /* BINPOOL_PROVIDER_* really used */
-	uint32_t holding;	       /* 1, or 0 after stop_holding */
-	uint64_t page_bytes;	       /* page size really mapped, of the smallest extent's; 0: no extent yet */
-	uint64_t runs;		       /* physically contiguous runs of all extents; 0: unknown */
+	uint64_t registrations;	      /* extent and registrar pairs now registered */
+	uint64_t registration_allocs; /* calls to registrars so far */
+	uint64_t registration_ns;     /* time in them */
+	uint64_t refused;	      /* requests that ended in an error */
+	uint32_t provider;	      /* BINPOOL_PROVIDER_* really used */
+	uint32_t holding;	      /* 1, or 0 after stop_holding */
+	uint64_t page_bytes; /* page size really mapped, of the smallest extent's; 0: no extent yet
+			      */
+	uint64_t runs;	     /* physically contiguous runs of all extents; 0: unknown */
 };
 
 /* Fills @out (its size is set by the caller). */
@@ -261,7 +263,7 @@ int binpool_get_stats(struct binpool *pool, struct binpool_stats *out);
 
 /* format of a report */
 #define BINPOOL_REPORT_TABLE 0 /* for people: units, a bar per bin */
-#define BINPOOL_REPORT_KEYS 1  /* stable key=value lines */
+#define BINPOOL_REPORT_KEYS  1 /* stable key=value lines */
 
 /*
  * Writes a report into @buf as snprintf would; returns the length it needs
@@ -276,6 +278,12 @@ const char *binpool_provider_name(uint32_t provider);
 
 /* The calling thread's last error as a sentence: limit, asked, left, knob. Never NULL. */
 const char *binpool_last_error(void);
+
+/*
+ * Sets it: for callbacks of yours, which explain an error that they return, and
+ * for libraries over this one. Copied; NULL is "".
+ */
+void binpool_set_last_error(const char *sentence);
 
 /* ---- Registrars --------------------------------------------------------- */
 
@@ -295,7 +303,9 @@ struct binpool_extent {
  * is handed out; what it stores in *cookie is handed to detach, which is
  * called before the extent's memory goes. An error of attach refuses the
  * extent: those attached before are detached in reverse order and the
- * allocation fails with it.
+ * allocation fails with it. release, if there is one, is called once, after the
+ * last detach, when the registrar is removed or the pool destroyed; not if
+ * binpool_add_registrar failed.
  */
 struct binpool_registrar_ops {
 	size_t size;
@@ -303,6 +313,7 @@ struct binpool_registrar_ops {
 	void *ctx;
 	int (*attach)(void *ctx, const struct binpool_extent *extent, void **cookie);
 	void (*detach)(void *ctx, const struct binpool_extent *extent, void *cookie);
+	void (*release)(void *ctx);
 };
 
 /* Adds a registrar and attaches all extents; *id names it. Errors: attach's. */

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Requests: a held buffer of the right bin, else one carved from a free run,
+ * else memory from the provider, else what is held elsewhere. Takes pool->lock,
+ * and on a miss pool->turn; owns nothing.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "pool.h"
+
+struct request {
+	uint64_t bytes;
+	uint64_t capacity; /* of the run that serves it */
+	uint64_t align;
+	uint32_t bin;
+	bool is_void;	   /* addresses are all it needs */
+	bool reserve_only; /* a free run is wanted, no buffer */
+};
+
+static struct free_index *index_of(struct binpool *pool, const struct request *req)
+{
+	return req->is_void ? &pool->void_free : &pool->free;
+}
+
+static int request_init(struct request *req, const struct binpool *pool, uint64_t bytes,
+			uint64_t align)
+{
+	char asked[HUMAN_LEN], limit[HUMAN_LEN];
+	uint64_t most = pool->max_bytes;
+	uint64_t need = bytes;
+
+	if (!is_pow2(align) || align > ALIGNMENT_MAX)
+		return explain(-EINVAL, "pool %s: alignment %llu is no power of two up to 1 GiB",
+			       pool->name, (unsigned long long)align);
+	*req = (struct request){.bytes = bytes, .align = align};
+	if (!bytes && !(pool->exact && pool->classes == BINPOOL_CLASSES_HYSOP)) {
+		req->is_void = true;
+		req->capacity = GRANULE_DEFAULT;
+		req->align = u64_max(align, GRANULE_DEFAULT);
+		return 0;
+	}
+	/* An allocator knows of no alignment: room to find the place inside. */
+	if (pool->exact && __builtin_add_overflow(bytes, align - 1, &need))
+		need = UINT64_MAX;
+	req->capacity = need == UINT64_MAX && need != bytes ? 0 : class_capacity(pool, need);
+	if (!req->capacity)
+		return explain(-E2BIG, "pool %s: asked for %s, no size class is that large",
+			       pool->name, human(bytes, asked));
+	if (!pool->exact) {
+		/* Whole pages start at a page: users read into them directly. */
+		uint64_t natural = u64_min(req->capacity & -req->capacity, page_size());
+
+		req->align = u64_max(u64_max(align, pool->granule), natural);
+		if (most != UINT64_MAX)
+			most &= ~(pool->provider.unit - 1);
+	}
+	if (req->capacity > most)
+		return explain(-EFBIG,
+			       "pool %s: asked for %s, which never fits: max_bytes is %s (option "
+			       "max_bytes, BINPOOL_OPTS)",
+			       pool->name, human(bytes, asked), human(pool->max_bytes, limit));
+	req->bin = class_bin(pool, req->capacity);
+	return 0;
+}
+
+/* Everything that a success needs memory for, so that it cannot fail half way. Locked. */
+static int prepare(struct binpool *pool, const struct request *req)
+{
+	if (runs_prepare(pool) || lookup_prepare(pool) ||
+	    (!req->is_void && bins_prepare(pool, req->bin)))
+		return explain(-ENOMEM, "pool %s: the system has no memory for bookkeeping",
+			       pool->name);
+	return 0;
+}
+
+/* Hands @run out. @reused: it comes from its bin. Returns whether its bytes are zero. Locked. */
+static bool activate(struct binpool *pool, struct run *run, const struct request *req, bool reused)
+{
+	bool clean = run->clean;
+	char *ptr = run->base;
+
+	if (pool->exact && !req->is_void)
+		ptr += -(uint64_t)(uintptr_t)ptr & (req->align - 1);
+	if (reused) {
+		pool->stats.reuses++;
+		if (run->ptr != ptr)
+			lookup_remove(pool, run);
+	} else {
+		pool->stats.allocs++;
+	}
+	if (!reused || run->ptr != ptr) {
+		run->ptr = ptr;
+		lookup_add(pool, run);
+	}
+	run->state = RUN_ACTIVE;
+	run->asked = req->bytes;
+	run->bin = req->bin;
+	run->clean = false;
+	pool->stats.active_blocks++;
+	pool->stats.active_bytes += req->bytes;
+	if (!req->is_void) {
+		pool->active_capacity += run->bytes;
+		bins_at(pool, run->bin)->active++;
+	}
+	return clean;
+}
+
+/* From what the pool has: the bin, else a free run. Locked; prepare() came before. */
+static struct run *take(struct binpool *pool, const struct request *req, bool *reused)
+{
+	struct run *run;
+
+	*reused = false;
+	if (!req->is_void && !req->reserve_only) {
+		run = bins_take(pool, req->bin, req->align);
+		if (run) {
+			*reused = true;
+			return run;
+		}
+	}
+	if (pool->exact && !req->is_void)
+		return NULL;
+	if (req->reserve_only)
+		return index_find(&pool->free, req->capacity, req->align);
+	return carve(pool, index_of(pool, req), req->capacity, req->align);
+}
+
+/* What provider memory comes in for this pool. */
+static uint64_t quantum(const struct binpool *pool)
+{
+	return u64_max(pool->provider.unit, pool->granule);
+}
+
+static uint64_t provider_round(const struct binpool *pool, uint64_t bytes)
+{
+	const struct provider *p = &pool->provider;
+
+	bytes = round_up(bytes, quantum(pool));
+	return bytes && p->ops->round ? round_up(p->ops->round(p, bytes), quantum(pool)) : bytes;
+}
+
+/*
+ * How much to get for a request: the pool grows by an eighth, so that few
+ * extents serve a large pool and a small one wastes little. 0: the limit does
+ * not leave what the request needs. *least: what would do. Locked.
+ */
+static uint64_t growth(const struct binpool *pool, const struct request *req, uint64_t *least)
+{
+	uint64_t reserved = pool->stats.reserved_bytes;
+	uint64_t left = pool->max_bytes - reserved - pool->pending;
+	uint64_t want;
+
+	if (pool->exact) {
+		*least = req->capacity;
+		return *least <= left ? *least : 0;
+	}
+	*least = round_up(req->capacity, quantum(pool));
+	if (!*least || *least > left)
+		return 0;
+	want = u64_max(pow2_ceil(reserved / 8), EXTENT_BYTES_MIN);
+	want = u64_max(u64_min(want, EXTENT_BYTES_MAX), *least);
+	want = provider_round(pool, want);
+	if (!want || want > left)
+		want = u64_max(left & ~(quantum(pool) - 1), *least);
+	return want;
+}
+
+/*
+ * Gets an extent of @want bytes and carves the buffer from it. Locked and in
+ * turn; the lock is let go meanwhile.
+ */
+static int grow(struct binpool *pool, const struct request *req, uint64_t want, struct run **out,
+		bool *shortage)
+{
+	struct extent *e;
+	int err;
+
+	pool->pending += want;
+	pool_unlock(pool);
+	err = extent_get(pool, want, req->align, &e, shortage);
+	pool_lock(pool);
+	if (!err && prepare(pool, req)) {
+		pool_unlock(pool);
+		extent_unget(pool, e);
+		pool_lock(pool);
+		err = -ENOMEM;
+	}
+	if (err) {
+		pool->pending -= want;
+		return err;
+	}
+	extent_link(pool, e);
+	*out = req->reserve_only
+		       ? e->first
+		       : carve_from(pool, e->first, req->capacity, pool->exact ? 1 : req->align);
+	return 0;
+}
+
+/* The request and what is in the way. Locked. */
+static int explain_limit(const struct binpool *pool, const struct request *req)
+{
+	char asked[HUMAN_LEN], limit[HUMAN_LEN], active[HUMAN_LEN], reserved[HUMAN_LEN];
+
+	return explain(
+		-ENOSPC,
+		"pool %s: asked for %s, max_bytes is %s (option max_bytes, BINPOOL_OPTS): %s "
+		"are in use, in %s reserved, and no stretch of the rest is large enough",
+		pool->name, human(req->bytes, asked), human(pool->max_bytes, limit),
+		human(pool->active_capacity, active), human(pool->stats.reserved_bytes, reserved));
+}
+
+/* Whether giving the empty extents back lets the pool grow by @least. Locked. */
+static bool empty_ones_help(const struct binpool *pool, uint64_t least)
+{
+	uint64_t left = pool->max_bytes - pool->stats.reserved_bytes - pool->pending;
+
+	for (struct extent *e = pool->empty; e; e = e->empty_next)
+		left += e->bytes;
+	return least <= left;
+}
+
+/* What a request needs that the pool has not got ready. Locked and in turn. */
+static int obtain(struct binpool *pool, const struct request *req, struct run **out, bool *reused)
+{
+	char cause[1024] = "";
+	bool starved = false, shortage;
+	int err, starved_err = 0;
+	uint64_t want, least;
+
+	for (;;) {
+		err = prepare(pool, req);
+		if (err)
+			return err;
+		*out = take(pool, req, reused);
+		if (*out)
+			return 0;
+		if (req->is_void) {
+			if (void_grow(pool, req->align))
+				return explain(-ENOMEM, "pool %s: no addresses left", pool->name);
+			continue;
+		}
+		if (pool->active_capacity > pool->max_bytes - req->capacity)
+			return explain_limit(pool, req);
+
+		want = growth(pool, req, &least);
+		while (want && !starved) {
+			err = grow(pool, req, want, out, &shortage);
+			if (!err || !shortage)
+				return err;
+			if (want > least) {
+				want = least;
+				continue;
+			}
+			starved = true;
+			starved_err = err;
+			snprintf(cause, sizeof(cause), "%s", binpool_last_error());
+		}
+		if (pool->empty && (pool->exact || starved || empty_ones_help(pool, least))) {
+			pool_unlock(pool);
+			extents_give_back(pool);
+			pool_lock(pool);
+			starved = false;
+		} else if (pool->stats.held_blocks) {
+			held_release_one(pool, bins_largest(pool));
+		} else if (starved) {
+			return explain(starved_err, "%s", cause);
+		} else {
+			return explain_limit(pool, req);
+		}
+	}
+}
+
+/* As obtain(), getting the turn first. Locked before and after. */
+static int miss(struct binpool *pool, const struct request *req, struct run **out, bool *reused)
+{
+	int err;
+
+	pool_unlock(pool);
+	pthread_mutex_lock(&pool->turn);
+	pool_lock(pool);
+	err = obtain(pool, req, out, reused);
+	pthread_mutex_unlock(&pool->turn);
+	return err;
+}
+
+/* What is known of an active buffer. Locked. */
+static void describe(const struct binpool *pool, const struct run *run, bool clean,
+		     struct binpool_buf *buf)
+{
+	const struct extent *e = run->extent;
+	uint64_t inside = (uint64_t)(run->ptr - run->base);
+
+	*buf = (struct binpool_buf){
+		.ptr = run->ptr,
+		.bytes = run->asked,
+		.capacity = e->is_void ? 0 : run->bytes - inside,
+		.node = e->node,
+		.extent_fd = -1,
+		.flags = clean ? BINPOOL_BUF_ZEROED : 0,
+	};
+	if (e->is_void)
+		return;
+	buf->extent_offset = (uint64_t)(run->ptr - e->base);
+	if (pool->provider.ops->file_at)
+		buf->extent_fd = pool->provider.ops->file_at(e, buf->extent_offset, buf->capacity,
+							     &buf->extent_offset);
+	else
+		buf->extent_fd = e->fd;
+	if (buf->extent_fd < 0)
+		buf->extent_offset = 0;
+}
+
+static int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flags,
+		    struct binpool_buf *buf)
+{
+	bool reused = false, clean = false, settle;
+	struct run *run = NULL;
+	struct request req;
+	uint64_t start;
+	int err = pool_enter(pool);
+
+	if (err)
+		return err;
+	err = request_init(&req, pool, bytes, align);
+	pool_lock(pool);
+	if (!err)
+		err = prepare(pool, &req);
+	if (!err && !req.is_void) {
+		run = bins_take(pool, req.bin, req.align);
+		reused = run;
+	}
+	if (!err && !run) {
+		start = now_ns();
+		run = take(pool, &req, &reused);
+		if (!run)
+			err = miss(pool, &req, &run, &reused);
+		if (!err && !reused)
+			pool->stats.alloc_ns += now_ns() - start;
+	}
+	if (err) {
+		pool->stats.refused++;
+	} else {
+		clean = activate(pool, run, &req, reused);
+		describe(pool, run, clean, buf);
+	}
+	settle = pool->give_back;
+	pool_unlock(pool);
+	if (settle)
+		extents_settle(pool);
+
+	if (err) {
+		pool_trace(pool, "alloc %llu: %s", (unsigned long long)bytes, binpool_last_error());
+		return err;
+	}
+	if (flags & BINPOOL_BUF_ZEROED && !clean && bytes) {
+		memset(buf->ptr, 0, bytes);
+		buf->flags |= BINPOOL_BUF_ZEROED;
+	}
+	pool_trace(pool, "alloc %llu: %p, %llu bytes, %s", (unsigned long long)bytes, buf->ptr,
+		   (unsigned long long)buf->capacity, reused ? "reused" : "new");
+	return 0;
+}
+
+EXPORT void *binpool_alloc(struct binpool *pool, size_t size)
+{
+	struct binpool_buf buf;
+	int err = allocate(pool, size, 1, 0, &buf);
+
+	if (!err)
+		return buf.ptr;
+	errno = -err;
+	return NULL;
+}
+
+EXPORT void *binpool_alloc_aligned(struct binpool *pool, size_t size, size_t alignment)
+{
+	struct binpool_buf buf;
+	int err = allocate(pool, size, alignment, 0, &buf);
+
+	if (!err)
+		return buf.ptr;
+	errno = -err;
+	return NULL;
+}
+
+EXPORT int binpool_alloc_ex(struct binpool *pool, const struct binpool_alloc_opts *opts,
+			    struct binpool_buf *out)
+{
+	struct binpool_alloc_opts o;
+	struct binpool_buf buf;
+	int err = pool_enter(pool);
+
+	if (!err)
+		err = struct_in(&o, sizeof(o), opts, "opts");
+	if (err)
+		return err;
+	if (!out || out->size < sizeof(out->size))
+		return explain(-EINVAL, "out is NULL or its member size is not set");
+	if (o.flags & ~BINPOOL_BUF_ZEROED || o.reserved)
+		return explain(-EINVAL, "opts: unknown flags 0x%x or reserved members", o.flags);
+	err = allocate(pool, o.bytes, o.alignment ? o.alignment : 1, o.flags, &buf);
+	return err ? err : struct_out(out, &buf, sizeof(buf), "out");
+}
+
+EXPORT int binpool_buf_info(struct binpool *pool, const void *ptr, struct binpool_buf *out)
+{
+	struct binpool_buf buf;
+	struct run *run;
+	int err = pool_enter(pool);
+
+	if (err)
+		return err;
+	pool_lock(pool);
+	run = lookup_find(pool, ptr);
+	if (run && run->state == RUN_ACTIVE)
+		describe(pool, run, false, &buf);
+	else
+		err = -EINVAL;
+	pool_unlock(pool);
+	if (err)
+		return explain(err, "pool %s: no live buffer starts at %p", pool->name, ptr);
+	return struct_out(out, &buf, sizeof(buf), "out");
+}
+
+EXPORT int binpool_alloc_bulk(struct binpool *pool, size_t size, size_t n, void **ptrs)
+{
+	struct binpool_buf buf;
+	int err = pool_enter(pool);
+
+	if (err)
+		return err;
+	if (!ptrs && n)
+		return explain(-EINVAL, "ptrs is NULL");
+	for (size_t i = 0; i < n; i++) {
+		err = allocate(pool, size, 1, 0, &buf);
+		if (err) {
+			while (i--)
+				binpool_free(pool, ptrs[i]);
+			return err;
+		}
+		ptrs[i] = buf.ptr;
+	}
+	return 0;
+}
+
+EXPORT int binpool_reserve(struct binpool *pool, uint64_t bytes)
+{
+	struct run *run = NULL;
+	struct request req;
+	bool reused;
+	int err = pool_enter(pool);
+
+	if (err || !bytes)
+		return err;
+	/* Over an allocator what is reserved is a held buffer. */
+	if (pool->exact) {
+		struct binpool_buf buf;
+
+		err = allocate(pool, bytes, 1, 0, &buf);
+		return err ? err : binpool_free(pool, buf.ptr);
+	}
+	err = request_init(&req, pool, bytes, 1);
+	if (!err) {
+		req.capacity = round_up(bytes, pool->granule);
+		req.reserve_only = true;
+	}
+	pool_lock(pool);
+	if (!err && !index_find(&pool->free, req.capacity, req.align))
+		err = miss(pool, &req, &run, &reused);
+	if (err)
+		pool->stats.refused++;
+	pool_unlock(pool);
+	extents_settle(pool);
+	return err;
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Size classes of a pool, and the bins with its held buffers. Owns
+ * pool->levels and levels_held; pool->lock. The class functions are pure.
+ *
+ * Sizes whose capacity is the same after rounding to the granule share one
+ * bin: the highest of those with that capacity.
+ */
+#include <stdlib.h>
+
+#include "pool.h"
+
+/* Capacity that a request of @size gets; 0 on overflow. */
+uint64_t class_capacity(const struct binpool *pool, uint64_t size)
+{
+	uint32_t m = pool->mantissa_bits;
+
+	if (pool->classes == BINPOOL_CLASSES_HYSOP)
+		return round_up(binpool_alloc_size(m, binpool_bin_number(m, size)), pool->granule);
+	return binpool_tight_capacity(m, size, pool->granule);
+}
+
+/* Capacity of buffers of bin @bin; 0 if there is none or on overflow. */
+uint64_t class_bin_capacity(const struct binpool *pool, uint32_t bin)
+{
+	uint32_t m = pool->mantissa_bits;
+
+	if (pool->classes == BINPOOL_CLASSES_HYSOP)
+		return round_up(binpool_alloc_size(m, bin), pool->granule);
+	return round_up(binpool_tight_alloc_size(m, bin), pool->granule);
+}
+
+/* The bin of buffers of @capacity, which class_capacity gave. */
+uint32_t class_bin(const struct binpool *pool, uint64_t capacity)
+{
+	uint32_t m = pool->mantissa_bits;
+	uint32_t bin;
+
+	if (pool->classes == BINPOOL_CLASSES_TIGHT)
+		return binpool_tight_bin_number(m, capacity);
+	/* Rounding may have gone past the class's boundary, into the next bin. */
+	bin = binpool_bin_number(m, capacity);
+	return binpool_alloc_size(m, bin) > capacity ? bin - 1 : bin;
+}
+
+/* Makes sure that bins_at(@bin) is there. -ENOMEM. Locked, as all that follows. */
+int bins_prepare(struct binpool *pool, uint32_t bin)
+{
+	struct bin_level **level = &pool->levels[bin >> pool->mantissa_bits];
+
+	if (!*level)
+		*level = calloc(1, sizeof(**level) + (sizeof(struct bin) << pool->mantissa_bits));
+	return *level ? 0 : -ENOMEM;
+}
+
+/* NULL: nothing was ever in it. */
+struct bin *bins_at(struct binpool *pool, uint32_t bin)
+{
+	struct bin_level *level = pool->levels[bin >> pool->mantissa_bits];
+
+	return level ? &level->bins[bin & ((1u << pool->mantissa_bits) - 1)] : NULL;
+}
+
+void bins_hold(struct binpool *pool, struct run *run)
+{
+	uint32_t l = run->bin >> pool->mantissa_bits;
+	struct bin *bin = bins_at(pool, run->bin);
+
+	run->state = RUN_HELD;
+	run->list_prev = NULL;
+	run->list_next = bin->head;
+	if (bin->head)
+		bin->head->list_prev = run;
+	bin->head = run;
+	bin->held++;
+	pool->levels[l]->held++;
+	pool->levels_held |= (uint64_t)1 << l;
+	pool->stats.held_blocks++;
+	pool->stats.held_bytes += run->bytes;
+}
+
+void bins_unhold(struct binpool *pool, struct run *run)
+{
+	uint32_t l = run->bin >> pool->mantissa_bits;
+	struct bin *bin = bins_at(pool, run->bin);
+
+	if (run->list_prev)
+		run->list_prev->list_next = run->list_next;
+	else
+		bin->head = run->list_next;
+	if (run->list_next)
+		run->list_next->list_prev = run->list_prev;
+	bin->held--;
+	if (!--pool->levels[l]->held)
+		pool->levels_held &= ~((uint64_t)1 << l);
+	pool->stats.held_blocks--;
+	pool->stats.held_bytes -= run->bytes;
+}
+
+/* The most recently returned buffer of @bin that serves @align, taken out; or NULL. */
+struct run *bins_take(struct binpool *pool, uint32_t bin, uint64_t align)
+{
+	struct bin *b = bins_at(pool, bin);
+	struct run *run;
+
+	if (!b)
+		return NULL;
+	for (run = b->head; run; run = run->list_next) {
+		/* Over an allocator an aligned request is larger and finds its place inside. */
+		if (!pool->exact && (uintptr_t)run->base & (align - 1))
+			continue;
+		bins_unhold(pool, run);
+		return run;
+	}
+	return NULL;
+}
+
+/* A held buffer of the largest bin that has any; or NULL. */
+struct run *bins_largest(struct binpool *pool)
+{
+	uint32_t l, i;
+
+	if (!pool->levels_held)
+		return NULL;
+	l = binpool_log2(pool->levels_held);
+	for (i = (1u << pool->mantissa_bits) - 1; !pool->levels[l]->bins[i].held; i--)
+		;
+	return pool->levels[l]->bins[i].head;
+}
+
+void bins_fini(struct binpool *pool)
+{
+	for (size_t l = 0; l < ARRAY_SIZE(pool->levels); l++)
+		free(pool->levels[l]);
+}
+
+EXPORT int64_t binpool_pool_bin_number(const struct binpool *pool, uint64_t size)
+{
+	char asked[HUMAN_LEN];
+	uint64_t capacity;
+
+	if (!pool)
+		return explain(-EINVAL, "pool is NULL");
+	capacity = class_capacity(pool, size);
+	if (!capacity)
+		return explain(-E2BIG, "%s: no size class is that large", human(size, asked));
+	return class_bin(pool, capacity);
+}
+
+EXPORT int64_t binpool_pool_alloc_size(const struct binpool *pool, uint32_t bin)
+{
+	uint64_t capacity;
+
+	if (!pool)
+		return explain(-EINVAL, "pool is NULL");
+	if (bin >= binpool_bin_count(pool->mantissa_bits))
+		return explain(-EINVAL, "bin %u: bins are 0 to %u", bin,
+			       binpool_bin_count(pool->mantissa_bits) - 1);
+	capacity = class_bin_capacity(pool, bin);
+	if (!capacity || capacity > INT64_MAX)
+		return explain(-E2BIG, "bin %u: its capacity does not fit 63 bits", bin);
+	return (int64_t)capacity;
+}

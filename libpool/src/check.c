@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Are a pool's structures what they should be? For tests and debuggers: it
+ * walks everything. Locked; owns nothing.
+ */
+#include "pool.h"
+
+#define CHECK(condition)                                                                           \
+	do {                                                                                       \
+		if (!(condition))                                                                  \
+			return #condition;                                                         \
+	} while (0)
+
+struct sums {
+	uint64_t active, held, free_runs, extents, empty;
+	uint64_t asked, active_capacity, held_bytes, reserved;
+};
+
+static const char *check_run(const struct binpool *pool, const struct run *run, struct sums *sum)
+{
+	const struct extent *e = run->extent;
+
+	CHECK(!run->next || run->next->prev == run);
+	if (run->state == RUN_FREE) {
+		sum->free_runs++;
+		CHECK(!run->next || run->next->state != RUN_FREE);
+		return NULL;
+	}
+	CHECK(lookup_find(pool, run->ptr) == run);
+	CHECK(run->ptr >= run->base && run->ptr + run->asked <= run->base + run->bytes);
+	if (run->state == RUN_ACTIVE) {
+		sum->active++;
+		sum->asked += run->asked;
+		sum->active_capacity += e->is_void ? 0 : run->bytes;
+	} else {
+		CHECK(run->state == RUN_HELD && !e->is_void);
+		sum->held++;
+		sum->held_bytes += run->bytes;
+	}
+	CHECK(e->is_void || class_bin_capacity(pool, run->bin) == run->bytes);
+	return NULL;
+}
+
+static const char *check_extent(const struct binpool *pool, const struct extent *e,
+				struct sums *sum)
+{
+	const char *at = e->base;
+	const char *broken;
+	uint64_t buffers = 0;
+
+	for (const struct run *run = e->first; run; run = run->next) {
+		CHECK(run->extent == e && run->base == at && run->bytes);
+		broken = check_run(pool, run, sum);
+		if (broken)
+			return broken;
+		at += run->bytes;
+		buffers += run->state != RUN_FREE;
+	}
+	CHECK(at == e->base + e->bytes);
+	CHECK(buffers == e->buffers);
+	return NULL;
+}
+
+static const char *check_index(const struct free_index *index, uint64_t *n)
+{
+	for (uint32_t list = 0; list < INDEX_LISTS; list++) {
+		uint32_t level = list >> INDEX_BITS;
+		bool bit = index->lists[level] >> (list & ((1u << INDEX_BITS) - 1)) & 1;
+
+		CHECK(bit == !!index->head[list]);
+		CHECK(!bit || index->levels >> level & 1);
+		for (const struct run *run = index->head[list]; run; run = run->list_next) {
+			CHECK(run->state == RUN_FREE);
+			CHECK(binpool_bin_number(INDEX_BITS, run->bytes) == list);
+			++*n;
+		}
+	}
+	return NULL;
+}
+
+static const char *check_bins(const struct binpool *pool)
+{
+	uint64_t active = 0, held = 0;
+
+	for (size_t l = 0; l < ARRAY_SIZE(pool->levels); l++) {
+		uint64_t of_level = 0;
+
+		for (size_t i = 0; pool->levels[l] && i < (size_t)1 << pool->mantissa_bits; i++) {
+			const struct bin *b = &pool->levels[l]->bins[i];
+			uint64_t n = 0;
+
+			for (const struct run *run = b->head; run; run = run->list_next) {
+				CHECK(run->state == RUN_HELD);
+				CHECK(run->bin == (l << pool->mantissa_bits) + i);
+				n++;
+			}
+			CHECK(n == b->held);
+			of_level += n;
+			active += b->active;
+		}
+		CHECK(!pool->levels[l] || pool->levels[l]->held == of_level);
+		CHECK((pool->levels_held >> l & 1) == (of_level != 0));
+		held += of_level;
+	}
+	CHECK(held == pool->stats.held_blocks);
+	CHECK(active <= pool->stats.active_blocks);
+	return NULL;
+}
+
+const char *pool_check(struct binpool *pool)
+{
+	const struct binpool_stats *st = &pool->stats;
+	struct sums sum = {0};
+	const char *broken = NULL;
+	uint64_t indexed = 0;
+
+	for (struct extent *e = pool->extents; e && !broken; e = e->next) {
+		sum.extents++;
+		sum.reserved += e->bytes;
+		sum.empty += !e->buffers;
+		broken = check_extent(pool, e, &sum);
+	}
+	for (struct extent *e = pool->empty; e && !broken; e = e->empty_next)
+		sum.empty--;
+	for (struct extent *e = pool->voids; e && !broken; e = e->next)
+		broken = check_extent(pool, e, &sum);
+	if (!broken)
+		broken = check_index(&pool->free, &indexed);
+	if (!broken)
+		broken = check_index(&pool->void_free, &indexed);
+	if (!broken)
+		broken = check_bins(pool);
+	if (broken)
+		return broken;
+	CHECK(sum.free_runs == indexed);
+	CHECK(!sum.empty);
+	CHECK(sum.active == st->active_blocks);
+	CHECK(sum.held == st->held_blocks);
+	CHECK(sum.asked == st->active_bytes);
+	CHECK(sum.active_capacity == pool->active_capacity);
+	CHECK(sum.held_bytes == st->held_bytes);
+	CHECK(sum.reserved == st->reserved_bytes);
+	CHECK(sum.extents == st->extents);
+	CHECK(pool->lookup_count == st->active_blocks + st->held_blocks);
+	CHECK(st->active_blocks == st->allocs + st->reuses - st->returns - st->frees_active);
+	CHECK(st->held_blocks == st->returns - st->reuses - st->frees_held);
+	CHECK(st->reserved_bytes <= pool->max_bytes - pool->pending);
+	return NULL;
+}

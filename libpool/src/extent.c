@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Extents: how a pool gets memory, has it registered, and gives it back. Owns
+ * pool->extents, empty, voids, give_back and pending. The list of extents
+ * changes in turn and locked, so it may be walked either way; the rest is
+ * pool->lock's. Provider and registrars are called in turn.
+ *
+ * reserved + pending never exceeds max_bytes: what is about to be got is
+ * pending first, what is about to go stays pending until it is gone.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "pool.h"
+
+/* Addresses for buffers of size 0 come in stretches of this. */
+#define VOID_BYTES ((uint64_t)1 << 20)
+
+/* Detaches an extent, which is not linked, and gives it back. In turn; keeps the last error. */
+void extent_unget(struct binpool *pool, struct extent *e)
+{
+	char cause[1024];
+	uint64_t start, ns;
+
+	snprintf(cause, sizeof(cause), "%s", binpool_last_error());
+	registrars_detach(pool, e);
+	start = now_ns();
+	pool->provider.ops->put(&pool->provider, e);
+	ns = now_ns() - start;
+	binpool_set_last_error(cause);
+
+	pool_lock(pool);
+	pool->stats.extent_frees++;
+	pool->stats.extent_free_ns += ns;
+	pool_unlock(pool);
+	free(e);
+}
+
+/*
+ * Gets an extent of @bytes and has it registered, in turn. It is not linked
+ * yet. *shortage tells whether an error is the provider's lack of memory,
+ * which giving held memory back may cure. -ERRNO, explained.
+ */
+int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct extent **out,
+	       bool *shortage)
+{
+	struct extent *e = calloc(1, sizeof(*e));
+	uint64_t start, ns;
+	int err;
+
+	*shortage = false;
+	if (!e)
+		return explain(-ENOMEM, "no memory for an extent's description");
+	e->bytes = bytes;
+	e->fd = -1;
+	e->node = -1;
+
+	start = now_ns();
+	err = pool->provider.ops->get(&pool->provider, e, align);
+	ns = now_ns() - start;
+	if (err) {
+		*shortage = err == -ENOMEM || (!pool->exact && (err == -ENOSPC || err == -EDQUOT));
+		free(e);
+		return err;
+	}
+	pool_lock(pool);
+	pool->stats.extent_allocs++;
+	pool->stats.extent_alloc_ns += ns;
+	pool_unlock(pool);
+
+	err = registrars_attach(pool, e);
+	if (err) {
+		extent_unget(pool, e);
+		return err;
+	}
+	*out = e;
+	return 0;
+}
+
+static void list_add(struct extent **list, struct extent *e)
+{
+	e->prev = NULL;
+	e->next = *list;
+	if (e->next)
+		e->next->prev = e;
+	*list = e;
+}
+
+static void list_remove(struct extent **list, struct extent *e)
+{
+	if (e->prev)
+		e->prev->next = e->next;
+	else
+		*list = e->next;
+	if (e->next)
+		e->next->prev = e->prev;
+}
+
+/* Makes all of an extent one free run. runs_prepare() came before. Locked. */
+static void start_empty(struct binpool *pool, struct extent *e, struct free_index *index)
+{
+	struct run *run = run_new(pool);
+
+	run->extent = e;
+	run->base = e->base;
+	run->bytes = e->bytes;
+	run->clean = pool->provider.ops->zeroed;
+	e->first = run;
+	index_add(index, run);
+}
+
+/* Adds what extent_get() got; its bytes were pending. Locked. */
+void extent_link(struct binpool *pool, struct extent *e)
+{
+	pool->pending -= e->bytes;
+	pool->stats.reserved_bytes += e->bytes;
+	pool->stats.reserved_max_bytes =
+		u64_max(pool->stats.reserved_max_bytes, pool->stats.reserved_bytes);
+	pool->stats.extents++;
+	list_add(&pool->extents, e);
+	extent_set_empty(pool, e, true);
+	start_empty(pool, e, &pool->free);
+}
+
+/* Keeps count of the extents without buffers. Locked. */
+void extent_set_empty(struct binpool *pool, struct extent *e, bool empty)
+{
+	if (e->is_void)
+		return;
+	if (empty) {
+		e->empty_prev = NULL;
+		e->empty_next = pool->empty;
+		if (e->empty_next)
+			e->empty_next->empty_prev = e;
+		pool->empty = e;
+		return;
+	}
+	if (e->empty_prev)
+		e->empty_prev->empty_next = e->empty_next;
+	else
+		pool->empty = e->empty_next;
+	if (e->empty_next)
+		e->empty_next->empty_prev = e->empty_prev;
+}
+
+/* Takes an extent without buffers out of the pool; its bytes are pending then. Locked, in turn. */
+static struct extent *unlink_empty(struct binpool *pool)
+{
+	struct extent *e = pool->empty;
+
+	if (!e) {
+		pool->give_back = false;
+		return NULL;
+	}
+	assert(!e->buffers && e->first->state == RUN_FREE && !e->first->next);
+	extent_set_empty(pool, e, false);
+	index_remove(&pool->free, e->first);
+	run_delete(pool, e->first);
+	e->first = NULL;
+	list_remove(&pool->extents, e);
+	pool->stats.extents--;
+	pool->stats.reserved_bytes -= e->bytes;
+	pool->pending += e->bytes;
+	return e;
+}
+
+/* Gives the extents without buffers back to the provider. In turn. */
+void extents_give_back(struct binpool *pool)
+{
+	for (;;) {
+		struct extent *e;
+		uint64_t bytes, start;
+
+		pool_lock(pool);
+		e = unlink_empty(pool);
+		pool_unlock(pool);
+		if (!e)
+			return;
+
+		bytes = e->bytes;
+		start = now_ns();
+		extent_unget(pool, e);
+		pool_lock(pool);
+		pool->pending -= bytes;
+		pool->stats.free_ns += now_ns() - start;
+		pool_unlock(pool);
+	}
+}
+
+/*
+ * Does what pool->give_back asks for, or leaves it to the thread that has the
+ * turn: that one comes here after it let the turn go. No lock is held.
+ */
+void extents_settle(struct binpool *pool)
+{
+	bool wanted;
+
+	for (;;) {
+		pool_lock(pool);
+		wanted = pool->give_back;
+		pool_unlock(pool);
+		if (!wanted || pthread_mutex_trylock(&pool->turn))
+			return;
+		extents_give_back(pool);
+		pthread_mutex_unlock(&pool->turn);
+	}
+}
+
+/*
+ * More addresses for buffers of size 0, without memory behind them: a stray
+ * access faults. Locked. -ENOMEM.
+ */
+int void_grow(struct binpool *pool, uint64_t align)
+{
+	struct extent *e = calloc(1, sizeof(*e));
+
+	if (!e)
+		return -ENOMEM;
+	e->is_void = true;
+	e->bytes = u64_max(VOID_BYTES, page_size());
+	e->fd = -1;
+	e->node = -1;
+	e->base = address_reserve(e->bytes, u64_max(align, page_size()));
+	if (!e->base) {
+		free(e);
+		return -ENOMEM;
+	}
+	list_add(&pool->voids, e);
+	start_empty(pool, e, &pool->void_free);
+	return 0;
+}
+
+void voids_fini(struct binpool *pool)
+{
+	struct extent *next;
+
+	for (struct extent *e = pool->voids; e; e = next) {
+		next = e->next;
+		munmap(e->base, e->bytes);
+		free(e);
+	}
+	pool->voids = NULL;
+}
+
+/* In a forked child: lets go of what was inherited, telling nobody. */
+void extents_forget(struct binpool *pool)
+{
+	struct attachment *a, *older;
+	struct extent *next;
+
+	for (struct extent *e = pool->extents; e; e = next) {
+		next = e->next;
+		for (a = e->attachments; a; a = older) {
+			older = a->next;
+			free(a);
+		}
+		if (pool->provider.ops->forget)
+			pool->provider.ops->forget(&pool->provider, e);
+		free(e);
+	}
+	pool->extents = NULL;
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * fork. Owns the list of all pools; pools_lock.
+ *
+ * A child's copy of a pool would hand out memory that the parent hands out too
+ * (it is shared, not copied), so a child only gets to free and destroy it. All
+ * locks are taken around fork, so that what the child sees is whole. The turn
+ * is not: a provider call may be long, and a child never takes it.
+ */
+#include "pool.h"
+
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct binpool *pools;
+static bool watching;
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&pools_lock);
+	for (struct binpool *pool = pools; pool; pool = pool->pools_next)
+		if (!pool->dead)
+			pool_lock(pool);
+}
+
+static void in_parent(void)
+{
+	for (struct binpool *pool = pools; pool; pool = pool->pools_next)
+		if (!pool->dead)
+			pool_unlock(pool);
+	pthread_mutex_unlock(&pools_lock);
+}
+
+static void in_child(void)
+{
+	for (struct binpool *pool = pools; pool; pool = pool->pools_next) {
+		if (pool->dead)
+			continue;
+		pool_unlock(pool);
+		pool->dead = true;
+	}
+	pthread_mutex_unlock(&pools_lock);
+}
+
+/* -ENOMEM. */
+int fork_watch(struct binpool *pool)
+{
+	int err = 0;
+
+	pthread_mutex_lock(&pools_lock);
+	if (!watching)
+		err = -pthread_atfork(before_fork, in_parent, in_child);
+	if (!err) {
+		watching = true;
+		pool->pools_next = pools;
+		if (pools)
+			pools->pools_prev = pool;
+		pools = pool;
+	}
+	pthread_mutex_unlock(&pools_lock);
+	return err ? explain(err, "no memory for a fork handler") : 0;
+}
+
+void fork_unwatch(struct binpool *pool)
+{
+	pthread_mutex_lock(&pools_lock);
+	if (pool->pools_prev)
+		pool->pools_prev->pools_next = pool->pools_next;
+	else
+		pools = pool->pools_next;
+	if (pool->pools_next)
+		pool->pools_next->pools_prev = pool->pools_prev;
+	pthread_mutex_unlock(&pools_lock);
+}

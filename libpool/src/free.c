@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Returns: into the bin, or when the pool is not holding, back into the extent.
+ * Takes pool->lock, and where it gives extents back pool->turn; owns nothing.
+ */
+#include "pool.h"
+
+/* The active buffer at @ptr, or NULL, explained. Locked. */
+static struct run *find_active(struct binpool *pool, const void *ptr, const size_t *size)
+{
+	struct run *run = lookup_find(pool, ptr);
+
+	if (!run) {
+		explain(0, "pool %s: free of %p, where no buffer of this pool starts", pool->name,
+			ptr);
+		return NULL;
+	}
+	if (run->state != RUN_ACTIVE) {
+		explain(0, "pool %s: free of %p, which is free already", pool->name, ptr);
+		return NULL;
+	}
+	if (size && *size != run->asked) {
+		explain(0, "pool %s: free of %p with size %zu, but %llu were asked for", pool->name,
+			ptr, *size, (unsigned long long)run->asked);
+		return NULL;
+	}
+	return run;
+}
+
+static void deactivate(struct binpool *pool, struct run *run)
+{
+	pool->stats.active_blocks--;
+	pool->stats.active_bytes -= run->asked;
+	if (run->extent->is_void)
+		return;
+	pool->active_capacity -= run->bytes;
+	bins_at(pool, run->bin)->active--;
+}
+
+static int release(struct binpool *pool, void *ptr, const size_t *size)
+{
+	bool settle, held = false;
+	struct run *run;
+	uint64_t start;
+	int err = pool_enter(pool);
+
+	/* A child's copy of a buffer is nobody's: it goes with the child. */
+	if (err == -EOWNERDEAD)
+		return 0;
+	if (err || !ptr)
+		return err;
+
+	pool_lock(pool);
+	run = find_active(pool, ptr, size);
+	if (!run) {
+		pool_unlock(pool);
+		pool_trace(pool, "%s", binpool_last_error());
+		return -EINVAL;
+	}
+	deactivate(pool, run);
+	if (pool->stats.holding && !run->extent->is_void) {
+		bins_hold(pool, run);
+		pool->stats.returns++;
+		held = true;
+	} else {
+		start = now_ns();
+		lookup_remove(pool, run);
+		if (!run->extent->is_void)
+			pool->give_back = true;
+		dissolve(pool, run);
+		pool->stats.frees_active++;
+		pool->stats.free_ns += now_ns() - start;
+	}
+	settle = pool->give_back;
+	pool->leaving++;
+	pool_unlock(pool);
+
+	pool_trace(pool, "free %p: %s", ptr, held ? "held" : "dissolved");
+	if (settle)
+		extents_settle(pool);
+
+	/* Nothing of the pool is touched after this: it may be destroyed now. */
+	pool_lock(pool);
+	if (!--pool->leaving && !pool->stats.active_blocks)
+		pthread_cond_broadcast(&pool->idle);
+	pool_unlock(pool);
+	return 0;
+}
+
+/* The end of a held buffer. Locked. */
+void held_release_one(struct binpool *pool, struct run *run)
+{
+	uint64_t start = now_ns();
+
+	bins_unhold(pool, run);
+	lookup_remove(pool, run);
+	dissolve(pool, run);
+	pool->stats.frees_held++;
+	pool->stats.free_ns += now_ns() - start;
+}
+
+EXPORT int binpool_free(struct binpool *pool, void *ptr)
+{
+	return release(pool, ptr, NULL);
+}
+
+EXPORT int binpool_free_sized(struct binpool *pool, void *ptr, size_t size)
+{
+	return release(pool, ptr, &size);
+}
+
+EXPORT int binpool_free_bulk(struct binpool *pool, size_t n, void *const *ptrs)
+{
+	int err, first = 0;
+
+	if (!ptrs && n)
+		return explain(-EINVAL, "ptrs is NULL");
+	for (size_t i = 0; i < n; i++) {
+		err = release(pool, ptrs[i], NULL);
+		if (err && !first)
+			first = err;
+	}
+	return first;
+}
+
+/* Gives back what is held, after setting whether the pool holds from now on. */
+static int free_held(struct binpool *pool, bool stop)
+{
+	struct run *run;
+	int err = pool_enter(pool);
+
+	if (err)
+		return err;
+	pthread_mutex_lock(&pool->turn);
+	pool_lock(pool);
+	if (stop)
+		pool->stats.holding = 0;
+	while ((run = bins_largest(pool)))
+		held_release_one(pool, run);
+	pool_unlock(pool);
+	extents_give_back(pool);
+	pthread_mutex_unlock(&pool->turn);
+	extents_settle(pool);
+	pool_trace(pool, stop ? "stop_holding" : "free_held");
+	return 0;
+}
+
+EXPORT int binpool_free_held(struct binpool *pool)
+{
+	return free_held(pool, false);
+}
+
+EXPORT int binpool_stop_holding(struct binpool *pool)
+{
+	return free_held(pool, true);
+}
+
+EXPORT int binpool_resume_holding(struct binpool *pool)
+{
+	int err = pool_enter(pool);
+
+	if (err)
+		return err;
+	pool_lock(pool);
+	pool->stats.holding = 1;
+	pool_unlock(pool);
+	pool_trace(pool, "resume_holding");
+	return 0;
+}

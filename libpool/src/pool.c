@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * A pool's life, and what every call begins with. Owns what is fixed at create.
+ */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "pool.h"
+
+static __thread struct callback *callbacks;
+
+void callback_enter(struct callback *c, const struct binpool *pool)
+{
+	*c = (struct callback){.pool = pool, .outer = callbacks};
+	callbacks = c;
+}
+
+void callback_leave(struct callback *c)
+{
+	callbacks = c->outer;
+}
+
+int callback_errno(int err)
+{
+	const int errno_max = 4095;
+
+	return err < 0 && err >= -errno_max ? err : -EIO;
+}
+
+int pool_enter(const struct binpool *pool)
+{
+	if (!pool)
+		return explain(-EINVAL, "pool is NULL");
+	if (pool->dead)
+		return explain(-EOWNERDEAD, "pool %s is the parent process's: make one here",
+			       pool->name);
+	for (struct callback *c = callbacks; c; c = c->outer)
+		if (c->pool == pool)
+			return explain(-EDEADLK, "pool %s is used by a callback of its own",
+				       pool->name);
+	return 0;
+}
+
+void pool_lock(struct binpool *pool)
+{
+	pthread_mutex_lock(&pool->lock);
+}
+
+void pool_unlock(struct binpool *pool)
+{
+	pthread_mutex_unlock(&pool->lock);
+}
+
+uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void pool_trace(const struct binpool *pool, const char *fmt, ...)
+{
+	char line[1200];
+	va_list args;
+
+	if (!(pool->flags & BINPOOL_POOL_VERBOSE))
+		return;
+	va_start(args, fmt);
+	vsnprintf(line, sizeof(line), fmt, args);
+	va_end(args);
+	fprintf(stderr, "binpool: %s: %s\n", pool->name, line);
+}
+
+static char *copy_name(const char *name)
+{
+	char *copy = strdup(name ? name : "binpool");
+
+	/* Reports are lines of key=value. */
+	for (char *c = copy; c && *c; c++)
+		if ((unsigned char)*c < ' ')
+			*c = '?';
+	return copy;
+}
+
+static int sync_init(struct binpool *pool)
+{
+	pthread_condattr_t monotonic;
+
+	if (pthread_condattr_init(&monotonic))
+		return -ENOMEM;
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&pool->idle, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+	pthread_mutex_init(&pool->turn, NULL);
+	pthread_mutex_init(&pool->lock, NULL);
+	return 0;
+}
+
+static void pool_delete(struct binpool *pool)
+{
+	registrars_fini(pool);
+	if (pool->provider.ops && pool->provider.ops->close)
+		pool->provider.ops->close(&pool->provider);
+	if (pool->dead)
+		extents_forget(pool);
+	voids_fini(pool);
+	bins_fini(pool);
+	runs_fini(pool);
+	free(pool->lookup);
+	free(pool->name);
+	free(pool);
+}
+
+static int pool_init(struct binpool *pool, const struct binpool_options *o)
+{
+	struct provider *p = &pool->provider;
+	int err;
+
+	pool->name = copy_name(o->name);
+	if (!pool->name || sync_init(pool))
+		return explain(-ENOMEM, "no memory for a pool");
+	pool->mantissa_bits = o->mantissa_bits;
+	pool->classes = o->classes;
+	pool->flags = o->flags;
+	pool->granule = o->granule;
+	pool->exact = o->provider == BINPOOL_PROVIDER_ALLOCATOR;
+	pool->stats.holding = 1;
+
+	p->pool = pool;
+	p->fd = -1;
+	p->node = o->node;
+	p->strict_node = o->flags & BINPOOL_POOL_STRICT_NODE;
+	if (pool->exact) {
+		err = struct_in(&p->allocator, sizeof(p->allocator), o->allocator,
+				"options.allocator");
+		if (err)
+			return err;
+	}
+	err = provider_choose(p, o->provider);
+	if (err)
+		return err;
+	pool->max_bytes = o->max_bytes ? o->max_bytes : p->max_bytes;
+	if (pool->max_bytes < p->unit) {
+		char limit[HUMAN_LEN], unit[HUMAN_LEN];
+
+		return explain(-EINVAL,
+			       "max_bytes is %s, but provider %s gives memory in units "
+			       "of %s",
+			       human(pool->max_bytes, limit), binpool_provider_name(p->ops->id),
+			       human(p->unit, unit));
+	}
+	return fork_watch(pool);
+}
+
+EXPORT int binpool_create(struct binpool **out, const struct binpool_options *opts)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool *pool;
+	int err = 0;
+
+	if (!out)
+		return explain(-EINVAL, "pool is NULL");
+	*out = NULL;
+	if (opts)
+		err = struct_in(&o, sizeof(o), opts, "options");
+	if (!err)
+		err = options_from_environment(&o);
+	if (!err)
+		err = options_check(&o);
+	if (err)
+		return err;
+	pool = calloc(1, sizeof(*pool));
+	if (!pool)
+		return explain(-ENOMEM, "no memory for a pool");
+	err = pool_init(pool, &o);
+	if (err) {
+		pool_delete(pool);
+		return err;
+	}
+	pool_trace(pool, "created over %s", binpool_provider_name(pool->provider.ops->id));
+	*out = pool;
+	return 0;
+}
+
+/* Waits until all buffers are free, or @ms have passed. Locked. */
+static void wait_idle(struct binpool *pool, uint32_t ms)
+{
+	const uint64_t ns_per_s = 1000000000u;
+	uint64_t end = now_ns() + (uint64_t)ms * 1000000u;
+	struct timespec t = {.tv_sec = (time_t)(end / ns_per_s), .tv_nsec = (long)(end % ns_per_s)};
+
+	while (pool->stats.active_blocks || pool->leaving)
+		if (pthread_cond_timedwait(&pool->idle, &pool->lock, &t) == ETIMEDOUT)
+			return;
+}
+
+EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
+{
+	uint64_t active;
+	int err = pool_enter(pool);
+
+	if (err && err != -EOWNERDEAD)
+		return err;
+	if (!err) {
+		pool_lock(pool);
+		if (ms)
+			wait_idle(pool, ms);
+		active = pool->stats.active_blocks;
+		/* A thread that freed the last buffer is about to leave its call. */
+		while (!active && pool->leaving)
+			pthread_cond_wait(&pool->idle, &pool->lock);
+		pool_unlock(pool);
+		if (active)
+			return explain(-EBUSY, "pool %s: %llu buffers are in use", pool->name,
+				       (unsigned long long)active);
+		err = binpool_free_held(pool);
+		if (err)
+			return err;
+	}
+	fork_unwatch(pool);
+	if (!pool->dead) {
+		pthread_cond_destroy(&pool->idle);
+		pthread_mutex_destroy(&pool->turn);
+		pthread_mutex_destroy(&pool->lock);
+	}
+	pool_delete(pool);
+	return 0;
+}
+
+EXPORT int binpool_destroy(struct binpool *pool)
+{
+	return binpool_destroy_wait(pool, 0);
+}

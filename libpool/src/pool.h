@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Private header of libbinpool: the pool's state, who owns which part, and the
+ * locks.
+ *
+ * Locks, in the order in which they may be taken:
+ *
+ *  1. pools_lock (fork.c): the list of all pools. Held for list work and
+ *     around fork only.
+ *  2. pool->turn: the right to call the provider and the registrars of a pool.
+ *     So they are called by one thread at a time, and two threads that miss at
+ *     once do not both grow the pool. No other pool's turn is needed for it,
+ *     unless a callback uses that other pool.
+ *  3. pool->lock: every other member of a pool, its runs, bins and extents.
+ *     Held for short, bounded work; never over a callback, a provider call, a
+ *     system call other than mmap by malloc, or a wait for anything else.
+ *
+ * A function whose comment says "locked" needs pool->lock, one that says
+ * "in turn" needs pool->turn and must not hold pool->lock.
+ *
+ * Whoever frees a buffer never waits for the turn: if extents that became empty
+ * are to go, it sets pool->give_back, and the thread that has the turn gives
+ * them back (extents_settle).
+ */
+#ifndef BINPOOL_POOL_H
+#define BINPOOL_POOL_H
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#include <binpool.h>
+#include <linux/binpool_bins.h>
+
+/* What other shared objects see; everything else is hidden by the build. */
+#define EXPORT		  __attribute__((visibility("default")))
+#define PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define ARRAY_SIZE(a)	  (sizeof(a) / sizeof((a)[0]))
+
+/* Alignment and smallest size of a buffer, unless the user says otherwise: one cache line. */
+#define GRANULE_DEFAULT 64u
+/* Bounds on what one growth of a pool takes from its provider. */
+#define EXTENT_BYTES_MIN ((uint64_t)4 << 20)
+#define EXTENT_BYTES_MAX ((uint64_t)1 << 30)
+#define ALIGNMENT_MAX	 ((uint64_t)1 << 30)
+
+static inline uint64_t u64_min(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline uint64_t u64_max(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static inline bool is_pow2(uint64_t n)
+{
+	return n && !(n & (n - 1));
+}
+
+/* @n to the next multiple of @unit, a power of two; 0 on overflow. */
+static inline uint64_t round_up(uint64_t n, uint64_t unit)
+{
+	return n > UINT64_MAX - (unit - 1) ? 0 : (n + unit - 1) & ~(unit - 1);
+}
+
+/* The next power of two; 0 on overflow. */
+static inline uint64_t pow2_ceil(uint64_t n)
+{
+	if (n <= 1)
+		return 1;
+	return n > (uint64_t)1 << 63 ? 0 : (uint64_t)1 << (binpool_log2(n - 1) + 1);
+}
+
+/* ---- Runs: carve.c ------------------------------------------------------ */
+
+enum run_state {
+	RUN_FREE,   /* in the free index */
+	RUN_ACTIVE, /* a user's buffer */
+	RUN_HELD,   /* a buffer in its bin */
+};
+
+/*
+ * A stretch of an extent: free, or one buffer. The runs of an extent cover it
+ * without a gap. They live outside pool memory. Locked.
+ */
+struct run {
+	struct run *prev, *next;	   /* neighbours in the extent */
+	struct run *list_prev, *list_next; /* in the free index, or in a bin */
+	struct run *hash_next;		   /* buffers: pool->lookup */
+	struct extent *extent;
+	char *base;
+	uint64_t bytes;
+	char *ptr;	/* buffers: what the user has; above base if alignment asked for it */
+	uint64_t asked; /* active buffers */
+	uint32_t bin;	/* buffers */
+	uint8_t state;	/* enum run_state */
+	bool clean;	/* all bytes are zero */
+};
+
+/* Free runs by size: lists per class, and bitmaps of those that are not empty. */
+#define INDEX_BITS  4
+#define INDEX_LISTS (64u << INDEX_BITS)
+
+struct free_index {
+	uint64_t levels; /* bit l: some list of [2^l, 2^(l+1)) */
+	uint16_t lists[64];
+	struct run *head[INDEX_LISTS];
+};
+
+/* ---- Extents: extent.c -------------------------------------------------- */
+
+/* That a registrar knows of an extent. In turn. */
+struct attachment {
+	struct attachment *next; /* the one made before */
+	struct registrar *registrar;
+	void *cookie;
+};
+
+struct extent {
+	struct extent *prev, *next;		/* in pool->extents or pool->voids */
+	struct extent *empty_prev, *empty_next; /* in pool->empty, if without buffers */
+	char *base;
+	uint64_t bytes;
+	struct run *first;   /* at base */
+	uint64_t buffers;    /* active and held */
+	bool is_void;	     /* addresses only, for buffers of size 0 */
+	bool locked;	     /* cannot be swapped out */
+	bool measuring;	     /* extents_measure's */
+	int fd;		     /* file behind all of it, -1: none or several */
+	int32_t node;	     /* -1: unknown or several */
+	uint64_t runs;	     /* physically contiguous runs, 0: unknown */
+	uint64_t page_bytes; /* really mapped; 0: not looked at yet */
+	void *private;	     /* the provider's */
+	struct attachment *attachments;
+};
+
+/* ---- Providers: provider*.c --------------------------------------------- */
+
+struct provider;
+
+struct provider_ops {
+	uint32_t id; /* BINPOOL_PROVIDER_* */
+	/* Finds out whether it works here; fills unit, max_bytes. Explains errors. */
+	int (*open)(struct provider *p);
+	void (*close)(struct provider *p);
+	/* What get would really take for @bytes; NULL: a multiple of the unit. */
+	uint64_t (*round)(const struct provider *p, uint64_t bytes);
+	/*
+	 * Gets e->bytes at a multiple of @align. All of it is there and mapped
+	 * when it returns 0. Explains errors. In turn.
+	 */
+	int (*get)(struct provider *p, struct extent *e, uint64_t align);
+	void (*put)(struct provider *p, struct extent *e);
+	/* In a forked child: lets go of what the child inherited. */
+	void (*forget)(struct provider *p, struct extent *e);
+	/* buf_info: file and offset behind @offset of the extent; NULL: e->fd. */
+	int (*file_at)(const struct extent *e, uint64_t offset, uint64_t len, uint64_t *file_off);
+	bool zeroed; /* memory is zero when got */
+};
+
+struct provider {
+	const struct provider_ops *ops;
+	struct binpool_allocator_ops allocator;
+	const struct binpool *pool;
+	int32_t node;
+	bool strict_node;
+	int fd;		    /* of the device */
+	uint64_t unit;	    /* what memory comes in, a power of two */
+	uint64_t max_bytes; /* what a pool may take if the user says nothing */
+	uint32_t mantissa_bits;
+	char reason[1024];
+};
+
+extern const struct provider_ops provider_device, provider_hugetlb, provider_thp,
+	provider_allocator;
+
+int provider_choose(struct provider *p, uint32_t wanted);
+
+/* Helpers of providers: provider.c, sysinfo.c. */
+/* Reserves addresses, @bytes at a multiple of @align. NULL: none left. */
+char *address_reserve(uint64_t bytes, uint64_t align);
+/* Binds [base, base + bytes) to the provider's node, if it has one. 0 or -errno. */
+int memory_bind(const struct provider *p, void *base, uint64_t bytes);
+/* Node of every unit of the range, -1 if several or unknown. */
+int32_t memory_node(const void *base, uint64_t bytes, uint64_t unit);
+/* A number from a file of /sys or /proc; @otherwise if it cannot be read. */
+uint64_t sys_number(uint64_t otherwise, const char *path_fmt, ...) PRINTF(2, 3);
+/* A field, in bytes, of /proc/meminfo or, for a node, of its meminfo; 0 if absent. */
+uint64_t meminfo_bytes(int32_t node, const char *field);
+uint64_t page_size(void);
+uint64_t pmd_size(void);
+bool can_lock_memory(void);
+/* Page size really mapped, of each extent of the pool that is not known yet. In turn. */
+void extents_measure(struct binpool *pool);
+
+/* ---- Bins: bins.c ------------------------------------------------------- */
+
+struct bin {
+	struct run *head; /* held, most recently returned first */
+	uint64_t held;
+	uint64_t active;
+};
+
+/* The bins between two powers of two. */
+struct bin_level {
+	uint64_t held;
+	struct bin bins[]; /* 2^mantissa_bits */
+};
+
+/* ---- Registrars: registrar.c -------------------------------------------- */
+
+struct registrar {
+	struct registrar *prev, *next;
+	struct binpool_registrar_ops ops;
+	char *name;
+	uint64_t id;
+};
+
+/* ---- The pool ----------------------------------------------------------- */
+
+struct binpool {
+	/* Fixed at create. */
+	char *name;
+	uint32_t mantissa_bits;
+	uint32_t classes;
+	uint32_t flags;
+	uint64_t granule;
+	uint64_t max_bytes;
+	bool exact; /* over an allocator: an extent is one buffer */
+	struct provider provider;
+
+	/* pools_lock. */
+	struct binpool *pools_prev, *pools_next;
+	bool dead; /* this process got the pool by fork; never changes after */
+
+	pthread_mutex_t turn;
+	struct registrar *registrars, *registrars_last; /* in turn */
+	uint64_t registrar_ids;				/* in turn */
+
+	pthread_mutex_t lock;
+	pthread_cond_t idle; /* active_blocks and leaving became 0 */
+	uint64_t leaving;    /* threads that freed a buffer and still give back extents */
+	struct extent *extents, *voids, *empty;
+	bool give_back;	  /* the empty extents are to go */
+	uint64_t pending; /* bytes being got or given back; reserved + pending <= max */
+	struct free_index free, void_free;
+	struct run *spare;	  /* unused struct runs, through next */
+	struct run_chunk *chunks; /* what they come from */
+	struct run **lookup;	  /* buffers by address */
+	uint64_t lookup_size;	  /* a power of two */
+	uint64_t lookup_count;
+	struct bin_level *levels[64];
+	uint64_t levels_held; /* bit l: levels[l] holds something */
+	uint64_t active_capacity;
+	struct binpool_stats stats; /* what is not derived from others */
+};
+
+/* pool.c: checks that come first in every public function: -EINVAL, -EOWNERDEAD, -EDEADLK. */
+int pool_enter(const struct binpool *pool);
+void pool_lock(struct binpool *pool);
+void pool_unlock(struct binpool *pool);
+uint64_t now_ns(void);
+/* The -ERRNO that a callback of the user's returned, made one if it is none. */
+int callback_errno(int err);
+/* A verbose pool's line. */
+void pool_trace(const struct binpool *pool, const char *fmt, ...) PRINTF(2, 3);
+
+/*
+ * Marks the calling thread as inside a callback of @pool, so that a callback
+ * that uses its own pool gets an error instead of a deadlock.
+ */
+struct callback {
+	const struct binpool *pool;
+	struct callback *outer;
+};
+
+void callback_enter(struct callback *c, const struct binpool *pool);
+void callback_leave(struct callback *c);
+
+/* fork.c */
+int fork_watch(struct binpool *pool);
+void fork_unwatch(struct binpool *pool);
+
+/* options.c */
+/*
+ * Copies a versioned struct of the user's: -EINVAL, or -E2BIG for an unknown
+ * tail that is not zero. @to->size is set to sizeof(*to).
+ */
+int struct_in(void *to, size_t known, const void *from, const char *what);
+/* Fills one: as far as the user's goes; what the library does not know is zeroed. */
+int struct_out(void *to, void *from, size_t known, const char *what);
+int options_check(struct binpool_options *o);
+int options_from_environment(struct binpool_options *o);
+
+/* bins.c */
+uint64_t class_capacity(const struct binpool *pool, uint64_t size);
+uint64_t class_bin_capacity(const struct binpool *pool, uint32_t bin);
+uint32_t class_bin(const struct binpool *pool, uint64_t capacity);
+int bins_prepare(struct binpool *pool, uint32_t bin);
+struct bin *bins_at(struct binpool *pool, uint32_t bin);
+void bins_hold(struct binpool *pool, struct run *run);
+void bins_unhold(struct binpool *pool, struct run *run);
+struct run *bins_take(struct binpool *pool, uint32_t bin, uint64_t align);
+struct run *bins_largest(struct binpool *pool);
+void bins_fini(struct binpool *pool);
+
+/* carve.c; all locked. */
+int runs_prepare(struct binpool *pool);
+struct run *run_new(struct binpool *pool);
+void run_delete(struct binpool *pool, struct run *run);
+void runs_fini(struct binpool *pool);
+void index_add(struct free_index *index, struct run *run);
+void index_remove(struct free_index *index, struct run *run);
+struct run *carve(struct binpool *pool, struct free_index *index, uint64_t bytes, uint64_t align);
+struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, uint64_t align);
+bool run_fits(const struct run *run, uint64_t bytes, uint64_t align);
+struct run *index_find(struct free_index *index, uint64_t bytes, uint64_t align);
+struct run *dissolve(struct binpool *pool, struct run *run);
+
+/* lookup.c; all locked. */
+int lookup_prepare(struct binpool *pool);
+void lookup_add(struct binpool *pool, struct run *run);
+void lookup_remove(struct binpool *pool, struct run *run);
+struct run *lookup_find(const struct binpool *pool, const void *ptr);
+
+/* extent.c */
+int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct extent **out,
+	       bool *shortage);
+void extent_unget(struct binpool *pool, struct extent *e);
+void extent_link(struct binpool *pool, struct extent *e);
+void extent_set_empty(struct binpool *pool, struct extent *e, bool empty);
+void extents_give_back(struct binpool *pool);
+void extents_settle(struct binpool *pool);
+int void_grow(struct binpool *pool, uint64_t align);
+void voids_fini(struct binpool *pool);
+void extents_forget(struct binpool *pool);
+
+/* registrar.c; in turn. */
+int registrars_attach(struct binpool *pool, struct extent *e);
+void registrars_detach(struct binpool *pool, struct extent *e);
+void registrars_fini(struct binpool *pool);
+
+/* free.c */
+void held_release_one(struct binpool *pool, struct run *run);
+
+/* stats.c */
+void stats_measure(struct binpool *pool);
+void stats_collect(const struct binpool *pool, struct binpool_stats *out);
+
+/* check.c: invariants of everything above; what is broken, or NULL. Locked. */
+const char *pool_check(struct binpool *pool);
+
+/* error.c */
+/* Makes the sentence that binpool_last_error() answers; returns @err. */
+int explain(int err, const char *fmt, ...) PRINTF(2, 3);
+#define HUMAN_LEN 32
+/* "64 MiB", "129.5 MiB", "17 B". */
+const char *human(uint64_t bytes, char buf[HUMAN_LEN]);
+
+#endif /* BINPOOL_POOL_H */

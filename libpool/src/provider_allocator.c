@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Memory from an allocator of the user's: an extent is one of its allocations,
+ * and one buffer. In turn; no lock is held over its callbacks.
+ */
+#include <string.h>
+
+#include "pool.h"
+
+static int allocator_open(struct provider *p)
+{
+	p->unit = 1;
+	p->max_bytes = BINPOOL_UNLIMITED;
+	return 0;
+}
+
+static int allocator_get(struct provider *p, struct extent *e, uint64_t align)
+{
+	char asked[HUMAN_LEN];
+	struct callback c;
+	void *ptr = NULL;
+	int err;
+
+	(void)align; /* the request is large enough to find its place inside */
+	binpool_set_last_error("");
+	callback_enter(&c, p->pool);
+	err = p->allocator.alloc(p->allocator.ctx, e->bytes, &ptr);
+	callback_leave(&c);
+	if (!err && !ptr)
+		err = -ENOMEM;
+	if (err) {
+		err = callback_errno(err);
+		return explain(err, "pool %s: its allocator refused %s: %s", p->pool->name,
+			       human(e->bytes, asked),
+			       *binpool_last_error() ? binpool_last_error() : strerror(-err));
+	}
+	e->base = ptr;
+	return 0;
+}
+
+static void allocator_put(struct provider *p, struct extent *e)
+{
+	struct callback c;
+
+	callback_enter(&c, p->pool);
+	p->allocator.free(p->allocator.ctx, e->base, e->bytes);
+	callback_leave(&c);
+}
+
+const struct provider_ops provider_allocator = {
+	.id = BINPOOL_PROVIDER_ALLOCATOR,
+	.open = allocator_open,
+	.get = allocator_get,
+	.put = allocator_put,
+};

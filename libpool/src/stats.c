@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Answers about a pool. Reads under pool->lock; owns nothing.
+ */
+#include "pool.h"
+
+/* Looks at the pages of extents that are new. No lock is held. */
+void stats_measure(struct binpool *pool)
+{
+	if (pool->exact)
+		return;
+	pthread_mutex_lock(&pool->turn);
+	extents_measure(pool);
+	pthread_mutex_unlock(&pool->turn);
+	extents_settle(pool);
+}
+
+/* Locked. */
+void stats_collect(const struct binpool *pool, struct binpool_stats *out)
+{
+	uint64_t page = 0, runs = 0;
+	bool known = true;
+
+	*out = pool->stats;
+	out->managed_bytes = pool->active_capacity + out->held_bytes;
+	out->max_bytes = pool->max_bytes;
+	out->provider = pool->provider.ops->id;
+	for (const struct extent *e = pool->extents; e && !pool->exact; e = e->next) {
+		page = page ? u64_min(page, e->page_bytes) : e->page_bytes;
+		runs += e->runs;
+		known = known && e->runs;
+	}
+	out->page_bytes = page;
+	out->runs = known ? runs : 0;
+}
+
+EXPORT int binpool_get_stats(struct binpool *pool, struct binpool_stats *out)
+{
+	struct binpool_stats stats;
+	int err = pool_enter(pool);
+
+	if (err)
+		return err;
+	stats_measure(pool);
+	pool_lock(pool);
+	stats_collect(pool, &stats);
+	pool_unlock(pool);
+	return struct_out(out, &stats, sizeof(stats), "out");
+}
+
+EXPORT int64_t binpool_held_blocks(struct binpool *pool)
+{
+	uint64_t n;
+	int err = pool_enter(pool);
+
+	if (err)
+		return err;
+	pool_lock(pool);
+	n = pool->stats.held_blocks;
+	pool_unlock(pool);
+	return (int64_t)n;
+}
+
+EXPORT int binpool_may_alloc(struct binpool *pool, uint64_t size)
+{
+	uint64_t capacity = 0;
+	int yes, err = pool_enter(pool);
+
+	if (err)
+		return err;
+	if (size || pool->exact)
+		capacity = class_capacity(pool, size);
+	pool_lock(pool);
+	yes = (capacity || !size) && capacity <= pool->max_bytes &&
+	      pool->stats.reserved_bytes <= pool->max_bytes - capacity;
+	pool_unlock(pool);
+	return yes;
+}
+
+EXPORT int64_t binpool_max_bytes(struct binpool *pool)
+{
+	int err = pool_enter(pool);
+
+	if (err)
+		return err;
+	return pool->max_bytes > INT64_MAX ? INT64_MAX : (int64_t)pool->max_bytes;
+}
+
+EXPORT const char *binpool_provider_reason(const struct binpool *pool)
+{
+	return pool ? pool->provider.reason : "";
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * What the system says of itself and of our memory: /proc, /sys, move_pages.
+ * The two page sizes are asked for once; everything else is read each time.
+ * No lock, but for extents_measure.
+ */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <linux/capability.h>
+#include <linux/mempolicy.h>
+
+#include "pool.h"
+
+uint64_t sys_number(uint64_t otherwise, const char *path_fmt, ...)
+{
+	unsigned long long n;
+	char path[256];
+	va_list args;
+	FILE *f;
+	bool ok;
+
+	va_start(args, path_fmt);
+	vsnprintf(path, sizeof(path), path_fmt, args);
+	va_end(args);
+	f = fopen(path, "re");
+	if (!f)
+		return otherwise;
+	ok = fscanf(f, "%llu", &n) == 1;
+	fclose(f);
+	return ok ? n : otherwise;
+}
+
+uint64_t page_size(void)
+{
+	static uint64_t size;
+	uint64_t s = __atomic_load_n(&size, __ATOMIC_RELAXED);
+
+	if (!s) {
+		s = (uint64_t)sysconf(_SC_PAGESIZE);
+		__atomic_store_n(&size, s, __ATOMIC_RELAXED);
+	}
+	return s;
+}
+
+uint64_t pmd_size(void)
+{
+	static uint64_t size;
+	uint64_t s = __atomic_load_n(&size, __ATOMIC_RELAXED);
+
+	if (!s) {
+		/* Without huge pages: what a page full of 8-byte entries maps. */
+		s = sys_number(page_size() * (page_size() / 8),
+			       "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+		__atomic_store_n(&size, s, __ATOMIC_RELAXED);
+	}
+	return s;
+}
+
+uint64_t meminfo_bytes(int32_t node, const char *field)
+{
+	size_t len = strlen(field);
+	unsigned long long kib = 0;
+	char path[64] = "/proc/meminfo";
+	char line[256], *at;
+	FILE *f;
+
+	if (node >= 0)
+		snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/meminfo", node);
+	f = fopen(path, "re");
+	if (!f)
+		return 0;
+	while (fgets(line, sizeof(line), f)) {
+		/* A node's lines begin with "Node N ". */
+		at = strstr(line, field);
+		if (at && at[len] == ':' && (at == line || at[-1] == ' ') &&
+		    sscanf(at + len + 1, "%llu", &kib) == 1)
+			break;
+	}
+	fclose(f);
+	return kib * 1024;
+}
+
+bool can_lock_memory(void)
+{
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+
+	if (syscall(SYS_capget, &head, data))
+		return false;
+	return data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK);
+}
+
+int memory_bind(const struct provider *p, void *base, uint64_t bytes)
+{
+	unsigned long mask[128] = {0};
+	const uint32_t word = 8 * sizeof(mask[0]);
+	uint32_t node = (uint32_t)p->node;
+
+	if (p->node < 0)
+		return 0;
+	if (node >= word * ARRAY_SIZE(mask))
+		return -EINVAL;
+	mask[node / word] = 1ul << (node % word);
+	/* The kernel takes one bit less than it is told. */
+	if (syscall(SYS_mbind, base, bytes, p->strict_node ? MPOL_BIND : MPOL_PREFERRED, mask,
+		    word * ARRAY_SIZE(mask) + 1, 0))
+		return -errno;
+	return 0;
+}
+
+int32_t memory_node(const void *base, uint64_t bytes, uint64_t unit)
+{
+	enum { BATCH = 64 };
+	void *pages[BATCH];
+	int status[BATCH];
+	int32_t node = -1;
+
+	for (uint64_t at = 0; at < bytes;) {
+		unsigned long n = 0;
+
+		for (; n < BATCH && at < bytes; n++, at += unit)
+			pages[n] = (char *)(uintptr_t)base + at;
+		if (syscall(SYS_move_pages, 0, n, pages, NULL, status, 0))
+			return -1;
+		for (unsigned long i = 0; i < n; i++) {
+			if (status[i] < 0 || (node >= 0 && status[i] != node))
+				return -1;
+			node = status[i];
+		}
+	}
+	return node;
+}
+
+char *address_reserve(uint64_t bytes, uint64_t align)
+{
+	uint64_t slack = align > page_size() ? align : 0;
+	uint64_t length, head;
+	char *base;
+
+	if (__builtin_add_overflow(bytes, slack, &length) || length > SIZE_MAX)
+		return NULL;
+	base = mmap(NULL, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (base == MAP_FAILED)
+		return NULL;
+	if (!slack)
+		return base;
+	head = -(uint64_t)(uintptr_t)base & (align - 1);
+	if (head)
+		munmap(base, head);
+	if (slack > head)
+		munmap(base + head + bytes, slack - head);
+	return base + head;
+}
+
+/* A mapping of this process, as smaps tells it. */
+struct mapping {
+	uint64_t start, end;
+	uint64_t page;	/* its PTEs' page size */
+	uint64_t huge;	/* bytes mapped by PMDs */
+	uint64_t there; /* bytes mapped */
+};
+
+static void measure(struct binpool *pool, const struct mapping *m)
+{
+	uint64_t page = m->page;
+
+	if (page < pmd_size() && m->huge && m->huge == m->there)
+		page = pmd_size();
+	for (struct extent *e = pool->extents; e; e = e->next) {
+		uint64_t base = (uint64_t)(uintptr_t)e->base;
+
+		if (e->measuring && base < m->end && m->start < base + e->bytes)
+			e->page_bytes = e->page_bytes ? u64_min(e->page_bytes, page) : page;
+	}
+}
+
+static void read_field(struct mapping *m, const char *line)
+{
+	unsigned long long kib;
+	char field[64];
+
+	if (sscanf(line, "%63[^:]: %llu", field, &kib) != 2)
+		return;
+	if (!strcmp(field, "KernelPageSize"))
+		m->page = kib * 1024;
+	else if (!strcmp(field, "Rss"))
+		m->there = kib * 1024;
+	else if (!strcmp(field, "AnonHugePages") || !strcmp(field, "ShmemPmdMapped") ||
+		 !strcmp(field, "FilePmdMapped"))
+		m->huge += kib * 1024;
+}
+
+void extents_measure(struct binpool *pool)
+{
+	unsigned long long start, end;
+	struct mapping m = {0};
+	bool wanted = false;
+	char *line = NULL;
+	size_t size = 0;
+	FILE *f;
+
+	/* In turn, so that extents stay; whoever reads page_bytes holds the lock. */
+	for (struct extent *e = pool->extents; e; e = e->next) {
+		e->measuring = !e->page_bytes;
+		wanted = wanted || e->measuring;
+	}
+	if (!wanted)
+		return;
+	f = fopen("/proc/self/smaps", "re");
+	if (!f)
+		return;
+	pool_lock(pool);
+	while (getline(&line, &size, f) > 0) {
+		if (sscanf(line, "%llx-%llx ", &start, &end) == 2) {
+			measure(pool, &m);
+			m = (struct mapping){.start = start, .end = end};
+		} else {
+			read_field(&m, line);
+		}
+	}
+	measure(pool, &m);
+	pool_unlock(pool);
+	free(line);
+	fclose(f);
+}
