@@ -72,7 +72,8 @@ struct binpool;
  * returns 0 the memory is there. -ENOMEM makes the pool give held memory back
  * and try again; any other error passes straight through to the caller. The
  * struct is copied at create. The callbacks are called without a lock held,
- * from any thread that uses the pool, and may not use that pool (-EDEADLK).
+ * from any thread that uses the pool, one at a time, and may not use that pool
+ * (-EDEADLK) nor wait for a thread that does.
  */
 struct binpool_allocator_ops {
 	size_t size;

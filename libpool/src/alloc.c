@@ -67,6 +67,7 @@ static int request_init(struct request *req, const struct binpool *pool, uint64_
 /* Everything that a success needs memory for, so that it cannot fail half way. Locked. */
 static int prepare(struct binpool *pool, const struct request *req)
 {
+	assert_locked(pool);
 	if (runs_prepare(pool) || lookup_prepare(pool) ||
 	    (!req->is_void && bins_prepare(pool, req->bin)))
 		return explain(-ENOMEM, "pool %s: the system has no memory for bookkeeping",
@@ -80,6 +81,7 @@ static bool activate(struct binpool *pool, struct run *run, const struct request
 	bool clean = run->clean;
 	char *ptr = run->base;
 
+	assert_locked(pool);
 	if (pool->exact && !req->is_void)
 		ptr += -(uint64_t)(uintptr_t)ptr & (req->align - 1);
 	if (reused) {
@@ -111,6 +113,7 @@ static struct run *take(struct binpool *pool, const struct request *req, bool *r
 {
 	struct run *run;
 
+	assert_locked(pool);
 	*reused = false;
 	if (!req->is_void && !req->reserve_only) {
 		run = bins_take(pool, req->bin, req->align);
@@ -151,6 +154,7 @@ static uint64_t growth(const struct binpool *pool, const struct request *req, ui
 	uint64_t left = pool->max_bytes - reserved - pool->pending;
 	uint64_t want;
 
+	assert_locked(pool);
 	if (pool->exact) {
 		*least = req->capacity;
 		return *least <= left ? *least : 0;
@@ -176,6 +180,7 @@ static int grow(struct binpool *pool, const struct request *req, uint64_t want, 
 	struct extent *e;
 	int err;
 
+	assert_locked(pool);
 	pool->pending += want;
 	pool_unlock(pool);
 	err = extent_get(pool, want, req->align, &e, shortage);
@@ -228,6 +233,7 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 	int err, starved_err = 0;
 	uint64_t want, least;
 
+	assert_locked(pool);
 	for (;;) {
 		err = prepare(pool, req);
 		if (err)
@@ -277,10 +283,10 @@ static int miss(struct binpool *pool, const struct request *req, struct run **ou
 	int err;
 
 	pool_unlock(pool);
-	pthread_mutex_lock(&pool->turn);
+	turn_take(pool);
 	pool_lock(pool);
 	err = obtain(pool, req, out, reused);
-	pthread_mutex_unlock(&pool->turn);
+	turn_give(pool);
 	return err;
 }
 

@@ -48,6 +48,7 @@ int bins_prepare(struct binpool *pool, uint32_t bin)
 {
 	struct bin_level **level = &pool->levels[bin >> pool->mantissa_bits];
 
+	assert_locked(pool);
 	if (!*level)
 		*level = calloc(1, sizeof(**level) + (sizeof(struct bin) << pool->mantissa_bits));
 	return *level ? 0 : -ENOMEM;
@@ -66,6 +67,7 @@ void bins_hold(struct binpool *pool, struct run *run)
 	uint32_t l = run->bin >> pool->mantissa_bits;
 	struct bin *bin = bins_at(pool, run->bin);
 
+	assert_locked(pool);
 	run->state = RUN_HELD;
 	run->list_prev = NULL;
 	run->list_next = bin->head;
@@ -84,6 +86,7 @@ void bins_unhold(struct binpool *pool, struct run *run)
 	uint32_t l = run->bin >> pool->mantissa_bits;
 	struct bin *bin = bins_at(pool, run->bin);
 
+	assert_locked(pool);
 	if (run->list_prev)
 		run->list_prev->list_next = run->list_next;
 	else
@@ -103,6 +106,7 @@ struct run *bins_take(struct binpool *pool, uint32_t bin, uint64_t align)
 	struct bin *b = bins_at(pool, bin);
 	struct run *run;
 
+	assert_locked(pool);
 	if (!b)
 		return NULL;
 	for (run = b->head; run; run = run->list_next) {
@@ -120,6 +124,7 @@ struct run *bins_largest(struct binpool *pool)
 {
 	uint32_t l, i;
 
+	assert_locked(pool);
 	if (!pool->levels_held)
 		return NULL;
 	l = binpool_log2(pool->levels_held);

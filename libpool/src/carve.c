@@ -27,6 +27,7 @@ int runs_prepare(struct binpool *pool)
 {
 	struct run_chunk *chunk;
 
+	assert_locked(pool);
 	if (pool->spare && pool->spare->next && pool->spare->next->next)
 		return 0;
 	chunk = malloc(sizeof(*chunk));
@@ -190,6 +191,7 @@ struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, ui
 	uint64_t pad = padding(run, align);
 	struct run *rest;
 
+	assert_locked(pool);
 	index_remove(index, run);
 	if (pad) {
 		rest = run;
@@ -234,6 +236,7 @@ struct run *dissolve(struct binpool *pool, struct run *run)
 {
 	struct free_index *index = run->extent->is_void ? &pool->void_free : &pool->free;
 
+	assert_locked(pool);
 	if (!--run->extent->buffers)
 		extent_set_empty(pool, run->extent, true);
 	if (run->next && run->next->state == RUN_FREE) {

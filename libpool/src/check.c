@@ -114,6 +114,7 @@ const char *pool_check(struct binpool *pool)
 	const char *broken = NULL;
 	uint64_t indexed = 0;
 
+	assert_locked(pool);
 	for (struct extent *e = pool->extents; e && !broken; e = e->next) {
 		sum.extents++;
 		sum.reserved += e->bytes;

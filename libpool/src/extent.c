@@ -23,6 +23,7 @@ void extent_unget(struct binpool *pool, struct extent *e)
 	char cause[1024];
 	uint64_t start, ns;
 
+	assert_turn(pool);
 	snprintf(cause, sizeof(cause), "%s", binpool_last_error());
 	registrars_detach(pool, e);
 	start = now_ns();
@@ -49,6 +50,7 @@ int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct exte
 	uint64_t start, ns;
 	int err;
 
+	assert_turn(pool);
 	*shortage = false;
 	if (!e)
 		return explain(-ENOMEM, "no memory for an extent's description");
@@ -113,6 +115,7 @@ static void start_empty(struct binpool *pool, struct extent *e, struct free_inde
 /* Adds what extent_get() got; its bytes were pending. Locked. */
 void extent_link(struct binpool *pool, struct extent *e)
 {
+	assert_locked(pool);
 	pool->pending -= e->bytes;
 	pool->stats.reserved_bytes += e->bytes;
 	pool->stats.reserved_max_bytes =
@@ -149,6 +152,7 @@ static struct extent *unlink_empty(struct binpool *pool)
 {
 	struct extent *e = pool->empty;
 
+	assert_locked(pool);
 	if (!e) {
 		pool->give_back = false;
 		return NULL;
@@ -168,6 +172,7 @@ static struct extent *unlink_empty(struct binpool *pool)
 /* Gives the extents without buffers back to the provider. In turn. */
 void extents_give_back(struct binpool *pool)
 {
+	assert_turn(pool);
 	for (;;) {
 		struct extent *e;
 		uint64_t bytes, start;
@@ -200,10 +205,10 @@ void extents_settle(struct binpool *pool)
 		pool_lock(pool);
 		wanted = pool->give_back;
 		pool_unlock(pool);
-		if (!wanted || pthread_mutex_trylock(&pool->turn))
+		if (!wanted || !turn_try(pool))
 			return;
 		extents_give_back(pool);
-		pthread_mutex_unlock(&pool->turn);
+		turn_give(pool);
 	}
 }
 
@@ -215,6 +220,7 @@ int void_grow(struct binpool *pool, uint64_t align)
 {
 	struct extent *e = calloc(1, sizeof(*e));
 
+	assert_locked(pool);
 	if (!e)
 		return -ENOMEM;
 	e->is_void = true;

@@ -29,6 +29,7 @@ static struct run *find_active(struct binpool *pool, const void *ptr, const size
 
 static void deactivate(struct binpool *pool, struct run *run)
 {
+	assert_locked(pool);
 	pool->stats.active_blocks--;
 	pool->stats.active_bytes -= run->asked;
 	if (run->extent->is_void)
@@ -37,9 +38,16 @@ static void deactivate(struct binpool *pool, struct run *run)
 	bins_at(pool, run->bin)->active--;
 }
 
+/* The pool may be destroyed as soon as the lock is let go. Locked. */
+static void wake_idle(struct binpool *pool)
+{
+	if (!pool->leaving && !pool->stats.active_blocks)
+		pthread_cond_broadcast(&pool->idle);
+}
+
 static int release(struct binpool *pool, void *ptr, const size_t *size)
 {
-	bool settle, held = false;
+	bool settle, linger, held = false;
 	struct run *run;
 	uint64_t start;
 	int err = pool_enter(pool);
@@ -72,17 +80,20 @@ static int release(struct binpool *pool, void *ptr, const size_t *size)
 		pool->stats.free_ns += now_ns() - start;
 	}
 	settle = pool->give_back;
-	pool->leaving++;
+	/* Who has more to do here is counted, so that destroy_wait waits for him. */
+	linger = settle || pool->flags & BINPOOL_POOL_VERBOSE;
+	pool->leaving += linger;
+	wake_idle(pool);
 	pool_unlock(pool);
+	if (!linger)
+		return 0;
 
 	pool_trace(pool, "free %p: %s", ptr, held ? "held" : "dissolved");
 	if (settle)
 		extents_settle(pool);
-
-	/* Nothing of the pool is touched after this: it may be destroyed now. */
 	pool_lock(pool);
-	if (!--pool->leaving && !pool->stats.active_blocks)
-		pthread_cond_broadcast(&pool->idle);
+	pool->leaving--;
+	wake_idle(pool);
 	pool_unlock(pool);
 	return 0;
 }
@@ -92,6 +103,7 @@ void held_release_one(struct binpool *pool, struct run *run)
 {
 	uint64_t start = now_ns();
 
+	assert_locked(pool);
 	bins_unhold(pool, run);
 	lookup_remove(pool, run);
 	dissolve(pool, run);
@@ -131,7 +143,7 @@ static int free_held(struct binpool *pool, bool stop)
 
 	if (err)
 		return err;
-	pthread_mutex_lock(&pool->turn);
+	turn_take(pool);
 	pool_lock(pool);
 	if (stop)
 		pool->stats.holding = 0;
@@ -139,7 +151,7 @@ static int free_held(struct binpool *pool, bool stop)
 		held_release_one(pool, run);
 	pool_unlock(pool);
 	extents_give_back(pool);
-	pthread_mutex_unlock(&pool->turn);
+	turn_give(pool);
 	extents_settle(pool);
 	pool_trace(pool, stop ? "stop_holding" : "free_held");
 	return 0;

@@ -23,6 +23,7 @@ int lookup_prepare(struct binpool *pool)
 	struct run **old = pool->lookup, **table;
 	struct run *run, *next;
 
+	assert_locked(pool);
 	if (pool->lookup_count < old_size)
 		return 0;
 	pool->lookup_size = old_size ? 2 * old_size : LOOKUP_SIZE_MIN;
@@ -49,6 +50,7 @@ void lookup_add(struct binpool *pool, struct run *run)
 {
 	uint64_t slot = slot_of(pool, run->ptr);
 
+	assert_locked(pool);
 	run->hash_next = pool->lookup[slot];
 	pool->lookup[slot] = run;
 	pool->lookup_count++;
@@ -58,6 +60,7 @@ void lookup_remove(struct binpool *pool, struct run *run)
 {
 	struct run **at = &pool->lookup[slot_of(pool, run->ptr)];
 
+	assert_locked(pool);
 	while (*at != run)
 		at = &(*at)->hash_next;
 	*at = run->hash_next;

@@ -43,14 +43,41 @@ int pool_enter(const struct binpool *pool)
 	return 0;
 }
 
+const void *thread_self(void)
+{
+	return &callbacks;
+}
+
 void pool_lock(struct binpool *pool)
 {
 	pthread_mutex_lock(&pool->lock);
+	__atomic_store_n(&pool->lock_holder, thread_self(), __ATOMIC_RELAXED);
 }
 
 void pool_unlock(struct binpool *pool)
 {
+	__atomic_store_n(&pool->lock_holder, NULL, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&pool->lock);
+}
+
+void turn_take(struct binpool *pool)
+{
+	pthread_mutex_lock(&pool->turn);
+	__atomic_store_n(&pool->turn_holder, thread_self(), __ATOMIC_RELAXED);
+}
+
+bool turn_try(struct binpool *pool)
+{
+	if (pthread_mutex_trylock(&pool->turn))
+		return false;
+	__atomic_store_n(&pool->turn_holder, thread_self(), __ATOMIC_RELAXED);
+	return true;
+}
+
+void turn_give(struct binpool *pool)
+{
+	__atomic_store_n(&pool->turn_holder, NULL, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&pool->turn);
 }
 
 uint64_t now_ns(void)
@@ -185,6 +212,18 @@ EXPORT int binpool_create(struct binpool **out, const struct binpool_options *op
 	return 0;
 }
 
+/* Waits for a change of what pool->idle tells, until @end if it is given. Locked. */
+static int cond_wait(struct binpool *pool, const struct timespec *end)
+{
+	int err;
+
+	pool->lock_holder = NULL;
+	err = end ? pthread_cond_timedwait(&pool->idle, &pool->lock, end)
+		  : pthread_cond_wait(&pool->idle, &pool->lock);
+	pool->lock_holder = thread_self();
+	return err;
+}
+
 /* Waits until all buffers are free, or @ms have passed. Locked. */
 static void wait_idle(struct binpool *pool, uint32_t ms)
 {
@@ -193,7 +232,7 @@ static void wait_idle(struct binpool *pool, uint32_t ms)
 	struct timespec t = {.tv_sec = (time_t)(end / ns_per_s), .tv_nsec = (long)(end % ns_per_s)};
 
 	while (pool->stats.active_blocks || pool->leaving)
-		if (pthread_cond_timedwait(&pool->idle, &pool->lock, &t) == ETIMEDOUT)
+		if (cond_wait(pool, &t) == ETIMEDOUT)
 			return;
 }
 
@@ -211,7 +250,7 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 		active = pool->stats.active_blocks;
 		/* A thread that freed the last buffer is about to leave its call. */
 		while (!active && pool->leaving)
-			pthread_cond_wait(&pool->idle, &pool->lock);
+			cond_wait(pool, NULL);
 		pool_unlock(pool);
 		if (active)
 			return explain(-EBUSY, "pool %s: %llu buffers are in use", pool->name,

@@ -16,7 +16,7 @@
  *     system call other than mmap by malloc, or a wait for anything else.
  *
  * A function whose comment says "locked" needs pool->lock, one that says
- * "in turn" needs pool->turn and must not hold pool->lock.
+ * "in turn" needs pool->turn and must not hold pool->lock. Both assert it.
  *
  * Whoever frees a buffer never waits for the turn: if extents that became empty
  * are to go, it sets pool->give_back, and the thread that has the turn gives
@@ -239,10 +239,12 @@ struct binpool {
 	bool dead; /* this process got the pool by fork; never changes after */
 
 	pthread_mutex_t turn;
+	const void *turn_holder;			/* for assertions; see thread_self() */
 	struct registrar *registrars, *registrars_last; /* in turn */
 	uint64_t registrar_ids;				/* in turn */
 
 	pthread_mutex_t lock;
+	const void *lock_holder;
 	pthread_cond_t idle; /* active_blocks and leaving became 0 */
 	uint64_t leaving;    /* threads that freed a buffer and still give back extents */
 	struct extent *extents, *voids, *empty;
@@ -264,11 +266,27 @@ struct binpool {
 int pool_enter(const struct binpool *pool);
 void pool_lock(struct binpool *pool);
 void pool_unlock(struct binpool *pool);
+void turn_take(struct binpool *pool);
+bool turn_try(struct binpool *pool);
+void turn_give(struct binpool *pool);
+/* Something that is the calling thread's alone. */
+const void *thread_self(void);
 uint64_t now_ns(void);
 /* The -ERRNO that a callback of the user's returned, made one if it is none. */
 int callback_errno(int err);
 /* A verbose pool's line. */
 void pool_trace(const struct binpool *pool, const char *fmt, ...) PRINTF(2, 3);
+
+static inline void assert_locked(const struct binpool *pool)
+{
+	assert(pool->lock_holder == thread_self());
+}
+
+static inline void assert_turn(const struct binpool *pool)
+{
+	assert(pool->turn_holder == thread_self());
+	assert(pool->lock_holder != thread_self());
+}
 
 /*
  * Marks the calling thread as inside a callback of @pool, so that a callback

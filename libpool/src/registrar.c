@@ -81,6 +81,7 @@ static void detach(struct binpool *pool, struct extent *e, struct attachment **a
 /* Attaches all registrars. On an error those before it stay: see extent_unget(). */
 int registrars_attach(struct binpool *pool, struct extent *e)
 {
+	assert_turn(pool);
 	for (struct registrar *r = pool->registrars; r; r = r->next) {
 		int err = attach(pool, r, e);
 
@@ -93,6 +94,7 @@ int registrars_attach(struct binpool *pool, struct extent *e)
 /* Detaches all, the last attached first. */
 void registrars_detach(struct binpool *pool, struct extent *e)
 {
+	assert_turn(pool);
 	while (e->attachments)
 		detach(pool, e, &e->attachments);
 }
@@ -116,6 +118,7 @@ static void registrar_release(struct binpool *pool, struct registrar *r)
 
 static void detach_everywhere(struct binpool *pool, struct registrar *r)
 {
+	assert_turn(pool);
 	for (struct extent *e = pool->extents; e; e = e->next) {
 		struct attachment **at = &e->attachments;
 
@@ -153,7 +156,7 @@ EXPORT int binpool_add_registrar(struct binpool *pool, const struct binpool_regi
 		return err;
 	}
 
-	pthread_mutex_lock(&pool->turn);
+	turn_take(pool);
 	for (struct extent *e = pool->extents; e && !err; e = e->next)
 		err = attach(pool, r, e);
 	if (err) {
@@ -169,7 +172,7 @@ EXPORT int binpool_add_registrar(struct binpool *pool, const struct binpool_regi
 		*(r->prev ? &r->prev->next : &pool->registrars) = r;
 		pool->registrars_last = r;
 	}
-	pthread_mutex_unlock(&pool->turn);
+	turn_give(pool);
 	extents_settle(pool);
 	return err;
 }
@@ -181,7 +184,7 @@ EXPORT int binpool_remove_registrar(struct binpool *pool, uint64_t id)
 
 	if (err)
 		return err;
-	pthread_mutex_lock(&pool->turn);
+	turn_take(pool);
 	for (r = pool->registrars; r && r->id != id; r = r->next)
 		;
 	if (r) {
@@ -193,7 +196,7 @@ EXPORT int binpool_remove_registrar(struct binpool *pool, uint64_t id)
 		err = explain(-ENOENT, "pool %s has no registrar %llu", pool->name,
 			      (unsigned long long)id);
 	}
-	pthread_mutex_unlock(&pool->turn);
+	turn_give(pool);
 	extents_settle(pool);
 	return err;
 }

@@ -9,9 +9,9 @@ void stats_measure(struct binpool *pool)
 {
 	if (pool->exact)
 		return;
-	pthread_mutex_lock(&pool->turn);
+	turn_take(pool);
 	extents_measure(pool);
-	pthread_mutex_unlock(&pool->turn);
+	turn_give(pool);
 	extents_settle(pool);
 }
 
@@ -21,6 +21,7 @@ void stats_collect(const struct binpool *pool, struct binpool_stats *out)
 	uint64_t page = 0, runs = 0;
 	bool known = true;
 
+	assert_locked(pool);
 	*out = pool->stats;
 	out->managed_bytes = pool->active_capacity + out->held_bytes;
 	out->max_bytes = pool->max_bytes;

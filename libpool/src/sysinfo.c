@@ -202,6 +202,8 @@ void extents_measure(struct binpool *pool)
 	bool wanted = false;
 	char *line = NULL;
 	size_t size = 0;
+
+	assert_turn(pool);
 	FILE *f;
 
 	/* In turn, so that extents stay; whoever reads page_bytes holds the lock. */

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# Unit tests of libbinpool: one cmocka program per file test_*.c, linked to the
+# static library so that the invariant checker can be called. Each prints TAP.
+
+UNIT_OBJ := $(BUILD)/obj/tests/unit
+UNIT_BIN := $(BUILD)/tests/unit
+UNIT_ALL := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
+# Tests of a part that is left out here are left out with it.
+UNIT_TESTS := $(filter-out $(if $(filter binpool-opencl,$(LIBPOOL_PARTS)),,test_opencl) \
+	$(if $(filter binpool-uring,$(LIBPOOL_PARTS)),,test_uring),$(UNIT_ALL))
+
+UNIT_CFLAGS = $(USER_CFLAGS) -Ilibpool/src -DCL_TARGET_OPENCL_VERSION=120 -pthread
+UNIT_LINK_test_opencl := $(LIB)/libbinpool-opencl.a
+UNIT_LIBS_test_opencl := -lOpenCL
+UNIT_LINK_test_uring := $(LIB)/libbinpool-uring.a
+UNIT_LIBS_test_uring := -luring
+
+.PHONY: unit check-unit check-asan check-tsan
+unit: $(UNIT_TESTS:%=$(UNIT_BIN)/%)
+
+$(UNIT_OBJ)/%.o: tests/unit/%.c
+	@mkdir -p $(@D)
+	$(CC) $(UNIT_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+.SECONDEXPANSION:
+$(UNIT_TESTS:%=$(UNIT_BIN)/%): $(UNIT_BIN)/%: $(UNIT_OBJ)/%.o $(UNIT_OBJ)/unit.o \
+		$$(UNIT_LINK_$$*) $(LIB)/libbinpool.a
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ $(UNIT_LIBS_$*) -lcmocka
+
+-include $(wildcard $(UNIT_OBJ)/*.d)
+
+check-unit: unit ## Run the unit tests of the library
+	tests/unit/run-unit $(UNIT_TESTS:%=$(UNIT_BIN)/%)
+
+# The same tests, library included, under sanitizers, in build folders of their own.
+# Leaks are looked for too; what the OpenCL runtime keeps for itself is left out.
+check-asan: ## Run the unit tests under AddressSanitizer and UBSan
+	$(MAKE) --no-print-directory unit BUILD=$(BUILD)/asan \
+		CFLAGS='-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all'
+	LSAN_OPTIONS=suppressions=tests/unit/lsan.supp:print_suppressions=0 BINPOOL_TEST_QUICK=1 \
+		tests/unit/run-unit $(UNIT_TESTS:%=$(BUILD)/asan/tests/unit/%)
+
+# Address space randomisation may leave ThreadSanitizer no room for its shadow.
+check-tsan: ## Run the threads test under ThreadSanitizer
+	$(MAKE) --no-print-directory $(BUILD)/tsan/tests/unit/test_threads BUILD=$(BUILD)/tsan \
+		CFLAGS='-O1 -g -fsanitize=thread'
+	TSAN_OPTIONS=halt_on_error=1 BINPOOL_TEST_QUICK=1 \
+		setarch -R tests/unit/run-unit $(BUILD)/tsan/tests/unit/test_threads
