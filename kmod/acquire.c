@@ -11,7 +11,7 @@
 
 /* Without reclaim first: what is free costs nobody anything. */
 #define GFP_FREE_ONLY ((GFP_HIGHUSER | __GFP_ZERO) & ~__GFP_DIRECT_RECLAIM)
-#define GFP_RECLAIM (GFP_HIGHUSER | __GFP_ZERO | __GFP_RETRY_MAYFAIL)
+#define GFP_RECLAIM   (GFP_HIGHUSER | __GFP_ZERO | __GFP_RETRY_MAYFAIL)
 
 /* More than asked for that is taken to find one run in it, in times of it. */
 #define CONTIG_EXCESS 3
@@ -40,7 +40,7 @@ static struct node_pool *next_node_of(const struct request *req, const struct no
 	return NULL;
 }
 
-#define for_each_node_of(node, req)                                                              \
+#define for_each_node_of(node, req)                                                                \
 	for (node = next_node_of(req, NULL); node; node = next_node_of(req, node))
 
 static void saw_run(struct request *req, unsigned long nr)
@@ -83,8 +83,8 @@ static bool take_held_run(struct request *req, struct node_pool *node, struct li
 
 	if (run)
 		list_add_tail(&run->link, runs);
-	return run || ((req->flags & BINPOOL_ALLOC_CONTIG) &&
-		       held_join(node, req->nr, req->align, runs));
+	return run ||
+	       ((req->flags & BINPOOL_ALLOC_CONTIG) && held_join(node, req->nr, req->align, runs));
 }
 
 /*
@@ -95,6 +95,7 @@ static int take_fresh_run(struct request *req, struct node_pool *node, gfp_t gfp
 			  struct list_head *runs)
 {
 	unsigned long added = 0, chunk = req->nr;
+	struct frame *run, *tmp;
 	bool found = false;
 	int err;
 
@@ -104,7 +105,10 @@ static int take_fresh_run(struct request *req, struct node_pool *node, gfp_t gfp
 		err = take_fresh(req, node, chunk, gfp, &mine);
 		if (err)
 			break;
-		held_put_all(&mine);
+		list_for_each_entry_safe(run, tmp, &mine, link) {
+			list_del_init(&run->link);
+			held_put(run, true);
+		}
 		added += chunk;
 		found = take_held_run(req, node, runs);
 		chunk = max(req->nr / 4, 1UL);
@@ -139,7 +143,7 @@ static bool take_held_block(struct request *req, struct node_pool *node, struct 
 	if (req->flags & BINPOOL_ALLOC_CONTIG || READ_ONCE(node->stats.held) < req->nr)
 		return false;
 	if (held_gather(node, req->nr, &mine) < req->nr) {
-		held_put_all(&mine);
+		held_return(&mine);
 		return false;
 	}
 	list_splice_tail(&mine, runs);
@@ -172,7 +176,7 @@ static int take_mixed(struct request *req, struct list_head *runs)
 	}
 	if (got < req->nr) {
 		saw_runs(req, &mine);
-		held_put_all(&mine);
+		held_return(&mine);
 		return err;
 	}
 	list_splice_tail(&mine, runs);
@@ -245,7 +249,7 @@ static int clean_all(struct list_head *runs)
 			frame_retire(rest);
 			err = -EAGAIN;
 		}
-		held_put_all(runs);
+		held_return(runs);
 		return err;
 	}
 	return 0;

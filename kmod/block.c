@@ -150,7 +150,7 @@ static struct frame *cut(struct frame **run, bool *idle)
 void block_return(struct block *block)
 {
 	struct frame *run, *tmp;
-	LIST_HEAD(gone);
+	LIST_HEAD(idle_runs);
 
 	list_for_each_entry_safe(run, tmp, &block->frames, link) {
 		list_del_init(&run->link);
@@ -164,11 +164,10 @@ void block_return(struct block *block)
 				continue;
 			}
 			atomic_long_sub(front->nr, &block->opener->frames);
-			if (!held_put(front, false))
-				list_add_tail(&front->link, &gone);
+			list_add_tail(&front->link, &idle_runs);
 		}
 	}
-	frames_to_system(&gone);
+	held_return(&idle_runs);
 	block_put(block);
 }
 

@@ -43,10 +43,10 @@ static inline bool compat_uring_fixed(void)
 	return LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0);
 }
 
-/* 6.19: clear_pages() zeroes a stretch in one go. */
+/* clear_pages(), which zeroes a stretch in one go, is there in 7.3. */
 static inline void compat_clear_pages(struct page *page, unsigned long nr)
 {
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 19, 0)
+#if LINUX_VERSION_CODE < KERNEL_VERSION(7, 3, 0)
 	unsigned long i;
 
 	for (i = 0; i < nr; i++)

@@ -52,7 +52,7 @@ static long ioctl_info(struct opener *opener, void __user *arg)
 		return err;
 	if (info.flags)
 		return -EINVAL;
-	stats_sum(&sum);
+	sum = stats_sum();
 	info.abi_version = BINPOOL_ABI_VERSION;
 	info.mantissa_bits = mantissa_bits;
 	info.features = compat_uring_fixed() ? BINPOOL_FEATURE_URING_FIXED : 0;
@@ -115,7 +115,7 @@ static struct file *new_block(struct opener *opener, struct binpool_alloc *alloc
 		return ERR_PTR(err);
 	block = block_create(opener, alloc->bytes, &runs);
 	if (!block) {
-		held_put_all(&runs);
+		held_return(&runs);
 		return ERR_PTR(-ENOMEM);
 	}
 	alloc->runs = block->nr_runs;

@@ -50,8 +50,10 @@ void run_set(struct frame *first, unsigned long nr, enum frame_state state, bool
 	first->nr = nr;
 	last = run_last(first);
 	last->first = first;
-	first->state = last->state = state;
-	first->clean = last->clean = clean;
+	first->state = state;
+	first->clean = clean;
+	last->state = state;
+	last->clean = clean;
 }
 
 /* Cuts a private run after @nr frames; returns what follows, in no list. */
@@ -97,7 +99,8 @@ static struct frame *frame_new(struct page *page)
  * counted as active. The caller has taken them from the limit. Fewer come if the
  * system has no more, or at a fatal signal. Returns how many.
  */
-unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp, struct list_head *runs)
+unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp,
+			 struct list_head *runs)
 {
 	bool clean = (gfp & __GFP_ZERO) || want_init_on_alloc(gfp);
 	struct frame *run = NULL;

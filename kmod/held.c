@@ -149,15 +149,19 @@ bool held_put(struct frame *run, bool always)
 	return put;
 }
 
-void held_put_all(struct list_head *runs)
+/* Holds private runs again, or gives them to the system if they may not be held. */
+void held_return(struct list_head *runs)
 {
 	struct frame *run, *tmp;
+	LIST_HEAD(gone);
 
 	list_for_each_entry_safe(run, tmp, runs, link) {
 		list_del_init(&run->link);
-		held_put(run, true);
+		if (!held_put(run, false))
+			list_add_tail(&run->link, &gone);
 		cond_resched();
 	}
+	frames_to_system(&gone);
 }
 
 /* Frames to skip at the start of @run until one of @align is met. */
@@ -257,7 +261,8 @@ static void take_stretch(struct node_pool *node, unsigned long start, unsigned l
  * One stretch of @nr adjacent held frames, clean and dirty mixed, appended to
  * @runs. The walk lets go of the lock between stretches.
  */
-bool held_join(struct node_pool *node, unsigned long nr, unsigned long align, struct list_head *runs)
+bool held_join(struct node_pool *node, unsigned long nr, unsigned long align,
+	       struct list_head *runs)
 {
 	unsigned long key = 0, start = 0, end = 0;
 	unsigned int seen = 0;

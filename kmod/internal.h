@@ -30,6 +30,7 @@
 #define BINPOOL_INTERNAL_H
 
 #include <linux/atomic.h>
+#include <linux/bits.h>
 #include <linux/kobject.h>
 #include <linux/kref.h>
 #include <linux/list.h>
@@ -47,7 +48,7 @@
 
 #define FRAME_ORDER (PMD_SHIFT - PAGE_SHIFT)
 #define FRAME_BYTES PMD_SIZE
-#define FRAME_PAGES (1UL << FRAME_ORDER)
+#define FRAME_PAGES BIT(FRAME_ORDER)
 
 static inline u64 frames_to_bytes(u64 nr)
 {
@@ -63,14 +64,14 @@ enum frame_state {
 struct block;
 
 struct frame {
-	struct page *page;	/* head; never changes */
-	struct list_head link;	/* first of run: a bin's, limbo's or a private list */
-	struct frame *first;	/* last of run: its first */
-	unsigned long nr;	/* first of run: frames in it */
-	unsigned long since;	/* first of run: jiffies when it came to rest here */
-	struct block *block;	/* in limbo: whose it was, with a reference */
-	u8 state;		/* first and last of run: enum frame_state */
-	bool clean;		/* first and last of run: all its bytes are zero */
+	struct page *page;     /* head; never changes */
+	struct list_head link; /* first of run: a bin's, limbo's or a private list */
+	struct frame *first;   /* last of run: its first */
+	unsigned long nr;      /* first of run: frames in it */
+	unsigned long since;   /* first of run: jiffies when it came to rest here */
+	struct block *block;   /* in limbo: whose it was, with a reference */
+	u8 state;	       /* first and last of run: enum frame_state */
+	bool clean;	       /* first and last of run: all its bytes are zero */
 };
 
 /* Free runs of one kind, by bin_number() of their length in frames. */
@@ -91,7 +92,7 @@ struct node_stats {
 
 struct node_pool {
 	int nid;
-	spinlock_t lock;
+	spinlock_t lock;     /* bins, limbo, stats; see above */
 	struct bins held[2]; /* [clean] */
 	struct node_stats stats;
 	struct list_head limbo;
@@ -102,7 +103,7 @@ struct node_pool {
 /* One opening of /dev/binpool. */
 struct opener {
 	struct kref ref;
-	kuid_t uid;	       /* of who opened it, for ever */
+	kuid_t uid;	      /* of who opened it, for ever */
 	atomic_long_t frames; /* in its blocks and limbo */
 };
 
@@ -129,10 +130,10 @@ struct block {
 
 /* What an ALLOC wants, and what it learns when it fails. */
 struct request {
-	unsigned long nr;    /* frames */
-	unsigned long align; /* in frames, of the first one */
-	u32 flags;	     /* BINPOOL_ALLOC_* */
-	int nid;	     /* NUMA_NO_NODE: any */
+	unsigned long nr;      /* frames */
+	unsigned long align;   /* in frames, of the first one */
+	u32 flags;	       /* BINPOOL_ALLOC_* */
+	int nid;	       /* NUMA_NO_NODE: any */
 	unsigned long run_max; /* out, on -ENOMEM: longest run seen */
 	bool fresh;	       /* out: the system gave memory for it */
 };
@@ -165,7 +166,8 @@ struct frame *run_last(struct frame *f);
 void run_set(struct frame *first, unsigned long nr, enum frame_state state, bool clean);
 struct frame *run_split(struct frame *f, unsigned long nr);
 unsigned long run_clean(struct frame *run, int *err);
-unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp, struct list_head *runs);
+unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp,
+			 struct list_head *runs);
 void frames_to_system(struct list_head *runs);
 bool frame_idle(const struct frame *f);
 void frame_retire(struct frame *f);
@@ -179,9 +181,10 @@ static inline struct node_pool *node_of_frame(const struct frame *f)
 int held_init(struct node_pool *node);
 void held_exit(struct node_pool *node);
 bool held_put(struct frame *run, bool always);
-void held_put_all(struct list_head *runs);
+void held_return(struct list_head *runs);
 struct frame *held_take(struct node_pool *node, unsigned long nr, unsigned long align);
-bool held_join(struct node_pool *node, unsigned long nr, unsigned long align, struct list_head *runs);
+bool held_join(struct node_pool *node, unsigned long nr, unsigned long align,
+	       struct list_head *runs);
 unsigned long held_gather(struct node_pool *node, unsigned long nr, struct list_head *runs);
 unsigned long held_run_max(struct node_pool *node);
 unsigned long held_to_system(struct node_pool *node, unsigned long keep, unsigned long nr);
@@ -232,6 +235,6 @@ int ioctl_write(void __user *dst, const void *src, size_t ksize);
 extern const struct attribute_group *device_groups[];
 int node_dirs_init(struct kobject *parent);
 void node_dirs_exit(void);
-void stats_sum(struct node_stats *sum);
+struct node_stats stats_sum(void);
 
 #endif /* BINPOOL_INTERNAL_H */

@@ -79,7 +79,7 @@ static bool overdue(const struct frame *f)
 static void leave(struct node_pool *node, struct frame *f, bool pinned)
 {
 	struct block *block = f->block;
-	LIST_HEAD(gone);
+	LIST_HEAD(run);
 
 	f->block = NULL;
 	spin_lock(&node->lock);
@@ -87,14 +87,14 @@ static void leave(struct node_pool *node, struct frame *f, bool pinned)
 	node->stats.limbo--;
 	node->stats.active++;
 	spin_unlock(&node->lock);
+	list_add(&f->link, &run);
 	if (pinned) {
 		/* Whoever pins it keeps it alive, and frees it when done. */
 		atomic64_inc(&events.pinned_dropped);
-		list_add(&f->link, &gone);
-	} else if (!held_put(f, false)) {
-		list_add(&f->link, &gone);
+		frames_to_system(&run);
+	} else {
+		held_return(&run);
 	}
-	frames_to_system(&gone);
 	atomic_long_dec(&block->opener->frames);
 	block_put(block);
 	atomic_long_dec(&limbo_frames);

@@ -13,7 +13,7 @@
 
 static unsigned long long max_bytes;
 module_param(max_bytes, ullong, 0444);
-MODULE_PARM_DESC(max_bytes, "bound on active + held + limbo memory at load, in bytes (0: half of memory, or what is available then if that is less)");
+MODULE_PARM_DESC(max_bytes, "limit in bytes (0: half of memory, at most what is available)");
 
 unsigned int mantissa_bits = BINPOOL_MANTISSA_BITS_DEFAULT;
 module_param(mantissa_bits, uint, 0444);
@@ -21,7 +21,7 @@ MODULE_PARM_DESC(mantissa_bits, "size classes per power of two are 2^this, 0 to 
 
 unsigned long long floor_bytes;
 module_param(floor_bytes, ullong, 0644);
-MODULE_PARM_DESC(floor_bytes, "memory that must stay available to the system, in bytes (0: 5 %, at least 256 MiB)");
+MODULE_PARM_DESC(floor_bytes, "bytes that stay available to the system (0: 5 %, >= 256 MiB)");
 
 unsigned int limbo_wait_ms = 1000;
 module_param(limbo_wait_ms, uint, 0644);

@@ -12,30 +12,32 @@
 
 #include "internal.h"
 
-static void node_stats(int nid, struct node_stats *out)
+static struct node_stats node_stats(int nid)
 {
 	struct node_pool *node = node_of(nid);
+	struct node_stats stats;
 
 	spin_lock(&node->lock);
-	*out = node->stats;
+	stats = node->stats;
 	spin_unlock(&node->lock);
+	return stats;
 }
 
-void stats_sum(struct node_stats *sum)
+struct node_stats stats_sum(void)
 {
+	struct node_stats sum = {};
 	int nid;
 
-	memset(sum, 0, sizeof(*sum));
 	for_each_node(nid) {
-		struct node_stats one;
+		struct node_stats one = node_stats(nid);
 
-		node_stats(nid, &one);
-		sum->active += one.active;
-		sum->held += one.held;
-		sum->held_clean += one.held_clean;
-		sum->limbo += one.limbo;
-		sum->retired += one.retired;
+		sum.active += one.active;
+		sum.held += one.held;
+		sum.held_clean += one.held_clean;
+		sum.limbo += one.limbo;
+		sum.retired += one.retired;
 	}
+	return sum;
 }
 
 /* The same amounts are shown in total and for each node. */
@@ -46,24 +48,23 @@ struct node_dir {
 
 static struct node_dir *node_dirs[MAX_NUMNODES];
 
-#define AMOUNT_ATTR(member)                                                                      \
+static int dir_nid(const struct kobject *kobj)
+{
+	return container_of(kobj, struct node_dir, kobj)->nid;
+}
+
+#define AMOUNT_ATTR(member)                                                                        \
 	static ssize_t member##_bytes_show(struct device *dev, struct device_attribute *attr,      \
 					   char *buf)                                              \
 	{                                                                                          \
-		struct node_stats sum;                                                             \
-                                                                                                   \
-		stats_sum(&sum);                                                                   \
-		return sysfs_emit(buf, "%llu\n", frames_to_bytes(sum.member));                     \
+		return sysfs_emit(buf, "%llu\n", frames_to_bytes(stats_sum().member));             \
 	}                                                                                          \
 	static DEVICE_ATTR_RO(member##_bytes);                                                     \
-                                                                                                   \
 	static ssize_t node_##member##_show(struct kobject *kobj, struct kobj_attribute *attr,     \
 					    char *buf)                                             \
 	{                                                                                          \
-		struct node_stats one;                                                             \
-                                                                                                   \
-		node_stats(container_of(kobj, struct node_dir, kobj)->nid, &one);                  \
-		return sysfs_emit(buf, "%llu\n", frames_to_bytes(one.member));                     \
+		return sysfs_emit(buf, "%llu\n",                                                   \
+				  frames_to_bytes(node_stats(dir_nid(kobj)).member));              \
 	}                                                                                          \
 	static struct kobj_attribute node_attr_##member =                                          \
 		__ATTR(member##_bytes, 0444, node_##member##_show, NULL)
@@ -74,7 +75,7 @@ AMOUNT_ATTR(held_clean);
 AMOUNT_ATTR(limbo);
 AMOUNT_ATTR(retired);
 
-#define COUNT_ATTR(name)                                                                         \
+#define COUNT_ATTR(name)                                                                           \
 	static ssize_t name##_show(struct device *dev, struct device_attribute *attr, char *buf)   \
 	{                                                                                          \
 		return sysfs_emit(buf, "%lld\n", atomic64_read(&events.name));                     \
@@ -85,7 +86,7 @@ COUNT_ATTR(allocs);
 COUNT_ATTR(reuses);
 COUNT_ATTR(returns);
 
-#define FRAME_COUNT_ATTR(name)                                                                   \
+#define FRAME_COUNT_ATTR(name)                                                                     \
 	static ssize_t name##_bytes_show(struct device *dev, struct device_attribute *attr,        \
 					 char *buf)                                                \
 	{                                                                                          \

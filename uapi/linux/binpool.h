@@ -29,12 +29,12 @@
 
 #define BINPOOL_DEVICE_NAME "binpool"
 #define BINPOOL_ABI_VERSION 1
-#define BINPOOL_IOC_MAGIC 0xBB
+#define BINPOOL_IOC_MAGIC   0xBB
 
 /* On /dev/binpool. Number 3 is kept for LIMIT. */
-#define BINPOOL_IOC_INFO _IO(BINPOOL_IOC_MAGIC, 0)
+#define BINPOOL_IOC_INFO  _IO(BINPOOL_IOC_MAGIC, 0)
 #define BINPOOL_IOC_ALLOC _IO(BINPOOL_IOC_MAGIC, 1)
-#define BINPOOL_IOC_TRIM _IO(BINPOOL_IOC_MAGIC, 2)
+#define BINPOOL_IOC_TRIM  _IO(BINPOOL_IOC_MAGIC, 2)
 
 /* On a block. Numbers 0x41 and 0x42 are kept for EXPORT_DMABUF and PHYS. */
 #define BINPOOL_IOC_QUERY _IO(BINPOOL_IOC_MAGIC, 0x40)
@@ -51,17 +51,17 @@
  * Errors: the common ones.
  */
 struct binpool_info {
-	__u32 size;			/* (in) */
-	__u32 flags;			/* (in) none defined: 0 */
-	__u32 abi_version;		/* (out) BINPOOL_ABI_VERSION of the module */
-	__u32 mantissa_bits;		/* (out) of the module's tight size classes */
-	__aligned_u64 features;		/* (out) BINPOOL_FEATURE_* */
-	__aligned_u64 frame_bytes;	/* (out) unit of memory: one huge page */
-	__aligned_u64 max_bytes;	/* (out) bound on active + held + limbo */
-	__aligned_u64 active_bytes;	/* (out) in blocks, of all openers */
-	__aligned_u64 held_bytes;	/* (out) free, kept for the next block */
-	__aligned_u64 limbo_bytes;	/* (out) returned, but still pinned */
-	__aligned_u64 opener_bytes;	/* (out) this opener's blocks and limbo */
+	__u32 size;		    /* (in) */
+	__u32 flags;		    /* (in) none defined: 0 */
+	__u32 abi_version;	    /* (out) BINPOOL_ABI_VERSION of the module */
+	__u32 mantissa_bits;	    /* (out) of the module's tight size classes */
+	__aligned_u64 features;	    /* (out) BINPOOL_FEATURE_* */
+	__aligned_u64 frame_bytes;  /* (out) unit of memory: one huge page */
+	__aligned_u64 max_bytes;    /* (out) bound on active + held + limbo */
+	__aligned_u64 active_bytes; /* (out) in blocks, of all openers */
+	__aligned_u64 held_bytes;   /* (out) free, kept for the next block */
+	__aligned_u64 limbo_bytes;  /* (out) returned, but still pinned */
+	__aligned_u64 opener_bytes; /* (out) this opener's blocks and limbo */
 };
 
 /* One physically contiguous run, or ENOMEM with run_max_bytes filled in. */
@@ -81,9 +81,9 @@ struct binpool_info {
  *
  * Errors, beside the common ones:
  *  EINVAL  bytes is 0; align is not 0 or a power of two; node is unknown or not
- *          allowed to the caller; STRICT_NODE without a node
- *  EFBIG   more than this machine (with STRICT_NODE, this node) has, or align
- *          above a frame and above what CONTIG could give
+ *          allowed to the caller; STRICT_NODE without a node; align above a
+ *          frame without CONTIG
+ *  EFBIG   more than this machine (with STRICT_NODE, this node) has
  *  ENOSPC  max_bytes of the module would be exceeded
  *  ENOMEM  the system has no such memory now, or no such run
  *  EINTR   a fatal signal came
@@ -91,32 +91,32 @@ struct binpool_info {
  * On ENOSPC and ENOMEM the (out) members below `fd` are written.
  */
 struct binpool_alloc {
-	__u32 size;			/* (in) */
-	__u32 flags;			/* (in) BINPOOL_ALLOC_* */
-	__aligned_u64 bytes;		/* (in) */
-	__aligned_u64 align;		/* (in) of the first frame's address for a device; 0: a frame */
-	__s32 node;			/* (in) NUMA node or BINPOOL_NODE_ANY */
-	__s32 fd;			/* (out) the block, -1 on failure */
-	__u32 runs;			/* (out) physically contiguous runs */
-	__u32 reserved;			/* 0 */
-	__aligned_u64 capacity;		/* (out) bytes to map */
-	__aligned_u64 run_max_bytes;	/* (out) largest run of the block; on ENOMEM the largest to be had */
-	__aligned_u64 max_bytes;	/* (out) the module's limit */
-	__aligned_u64 managed_bytes;	/* (out) active + held + limbo, bounded by max_bytes */
+	__u32 size;		/* (in) */
+	__u32 flags;		/* (in) BINPOOL_ALLOC_* */
+	__aligned_u64 bytes;	/* (in) */
+	__aligned_u64 align;	/* (in) of the first frame's address for a device; 0: a frame */
+	__s32 node;		/* (in) NUMA node or BINPOOL_NODE_ANY */
+	__s32 fd;		/* (out) the block, -1 on failure */
+	__u32 runs;		/* (out) physically contiguous runs */
+	__u32 reserved;		/* 0 */
+	__aligned_u64 capacity; /* (out) bytes to map */
+	__aligned_u64 run_max_bytes; /* (out) largest run; on ENOMEM, the largest there is */
+	__aligned_u64 max_bytes;     /* (out) the module's limit */
+	__aligned_u64 managed_bytes; /* (out) active + held + limbo, bounded by max_bytes */
 };
 
 /*
  * BINPOOL_IOC_TRIM: give held memory back to the system, dirty before clean,
  * until at most `held_bytes` bytes are held on `node` (all nodes: on each).
- * Errors, beside the common ones: EINVAL for an unknown node, EINTR.
+ * Errors, beside the common ones: EINVAL for a node that is unknown or not allowed.
  */
 struct binpool_trim {
-	__u32 size;			/* (in) */
-	__u32 flags;			/* (in) none defined: 0 */
-	__aligned_u64 held_bytes;	/* (in) what may stay */
-	__s32 node;			/* (in) NUMA node or BINPOOL_NODE_ANY for all */
-	__u32 reserved;			/* 0 */
-	__aligned_u64 freed_bytes;	/* (out) what went back */
+	__u32 size;		   /* (in) */
+	__u32 flags;		   /* (in) none defined: 0 */
+	__aligned_u64 held_bytes;  /* (in) what may stay */
+	__s32 node;		   /* (in) NUMA node or BINPOOL_NODE_ANY for all */
+	__u32 reserved;		   /* 0 */
+	__aligned_u64 freed_bytes; /* (out) what went back */
 };
 
 /*
@@ -124,18 +124,18 @@ struct binpool_trim {
  * Errors: the common ones.
  */
 struct binpool_query {
-	__u32 size;			/* (in) */
-	__u32 flags;			/* (in) none defined: 0 */
-	__aligned_u64 bytes;		/* (out) as asked for in ALLOC */
-	__aligned_u64 capacity;		/* (out) */
-	__aligned_u64 frame_bytes;	/* (out) */
-	__aligned_u64 run_max_bytes;	/* (out) largest physically contiguous run */
-	__u32 runs;			/* (out) physically contiguous runs */
-	__s32 node;			/* (out) node of all its memory, -1 if on several */
-	__u32 owner_uid;		/* (out) who opened the device, in the caller's user namespace */
-	__u32 owner_pid;		/* (out) who called ALLOC, in the caller's pid namespace; 0: not visible */
-	__aligned_u64 huge_faults;	/* (out) page faults answered with a whole frame */
-	__aligned_u64 small_faults;	/* (out) with one page, since its process or mapping does not allow more */
+	__u32 size;		     /* (in) */
+	__u32 flags;		     /* (in) none defined: 0 */
+	__aligned_u64 bytes;	     /* (out) as asked for in ALLOC */
+	__aligned_u64 capacity;	     /* (out) */
+	__aligned_u64 frame_bytes;   /* (out) */
+	__aligned_u64 run_max_bytes; /* (out) largest physically contiguous run */
+	__u32 runs;		     /* (out) physically contiguous runs */
+	__s32 node;		     /* (out) node of all its memory, -1 if on several */
+	__u32 owner_uid; /* (out) who opened the device, in the caller's user namespace */
+	__u32 owner_pid; /* (out) who called ALLOC, in the caller's pid namespace; 0: not visible */
+	__aligned_u64 huge_faults;  /* (out) page faults answered with a whole frame */
+	__aligned_u64 small_faults; /* (out) with a page: process or mapping allow no more */
 };
 
 #endif /* _UAPI_LINUX_BINPOOL_H */

@@ -15,7 +15,7 @@
 #include <linux/types.h>
 
 /* Range of mantissa_bits: 0 (powers of two only) to this. */
-#define BINPOOL_MANTISSA_BITS_MAX 16
+#define BINPOOL_MANTISSA_BITS_MAX     16
 #define BINPOOL_MANTISSA_BITS_DEFAULT 4
 
 /* Number of bins there are with @m mantissa bits: numbers are 0 to this - 1. */
