@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Messages and numbers of the `binpool` command. Owns nothing; no locks.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <binpool.h>
+
+#include "cli.h"
+
+void cli_error(const char *format, ...)
+{
+	va_list args;
+
+	fflush(stdout);
+	fputs("binpool: ", stderr);
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputc('\n', stderr);
+}
+
+int cli_usage_error(const char *command, const char *format, ...)
+{
+	va_list args;
+
+	fflush(stdout);
+	fprintf(stderr, "binpool %s: ", command);
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fprintf(stderr, " (see `binpool %s --help`)\n", command);
+	return CLI_USAGE;
+}
+
+int cli_option_error(const char *command, int option, char **argv)
+{
+	const char *text = argv[optind - 1];
+
+	if (option == ':')
+		return cli_usage_error(command, "option '%s' needs a value", text);
+	return cli_usage_error(command, "unknown option '%s'", text);
+}
+
+/* Digits from @text on; *end is the first character that is none. */
+static int parse_digits(const char *text, const char **end, uint64_t *value)
+{
+	uint64_t sum = 0;
+	const char *p;
+
+	for (p = text; *p >= '0' && *p <= '9'; p++) {
+		if (__builtin_mul_overflow(sum, 10u, &sum) ||
+		    __builtin_add_overflow(sum, (uint64_t)(*p - '0'), &sum))
+			return -ERANGE;
+	}
+	if (p == text)
+		return -EINVAL;
+	*end = p;
+	*value = sum;
+	return 0;
+}
+
+int cli_parse_u64(const char *text, uint64_t *value)
+{
+	const char *end;
+	uint64_t parsed;
+	int ret = parse_digits(text, &end, &parsed);
+
+	if (ret)
+		return ret;
+	if (*end)
+		return -EINVAL;
+	*value = parsed;
+	return 0;
+}
+
+int cli_parse_size(const char *text, uint64_t *bytes)
+{
+	static const char suffixes[] = "KMGT";
+	const char *end, *suffix;
+	uint64_t parsed;
+	int ret = parse_digits(text, &end, &parsed);
+
+	if (ret)
+		return ret;
+	if (*end) {
+		suffix = strchr(suffixes, *end);
+		if (!suffix || end[1])
+			return -EINVAL;
+		if (__builtin_mul_overflow(parsed, (uint64_t)1 << (10 * (suffix - suffixes + 1)),
+					   &parsed))
+			return -ERANGE;
+	}
+	*bytes = parsed;
+	return 0;
+}
+
+const char *cli_parse_problem(int error)
+{
+	return error == -ERANGE ? "is above the largest number of 64 bits" : "is not a number";
+}
+
+int cli_parse_classes(const char *text, uint32_t *classes)
+{
+	if (!strcmp(text, "tight"))
+		*classes = BINPOOL_CLASSES_TIGHT;
+	else if (!strcmp(text, "hysop"))
+		*classes = BINPOOL_CLASSES_HYSOP;
+	else
+		return -EINVAL;
+	return 0;
+}
+
+const char *cli_units(uint64_t bytes, char text[CLI_UNITS_LEN])
+{
+	static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+	double amount = (double)bytes;
+	size_t unit = 0;
+
+	while (amount >= 1023.95 && unit + 1 < sizeof(names) / sizeof(names[0])) {
+		amount /= 1024;
+		unit++;
+	}
+	snprintf(text, CLI_UNITS_LEN, unit ? "%.1f %s" : "%.0f %s", amount, names[unit]);
+	return text;
+}

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The OpenCL device of `binpool run`: finds it, builds the checksum for it, and
+ * sends a slot's chunk there, through the kernel, and back, without blocking.
+ * Owns the context, the three queues and the slots' device memory. The main
+ * thread calls everything here but slot_is_back, which the runtime calls from a
+ * thread of its own and which touches the slot only to hand it over (see run.h).
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "run.h"
+
+/* Work items per compute unit, and at most: each costs 8 bytes of partial sums a chunk. */
+#define ITEMS_PER_UNIT 256
+#define ITEMS_MAX      16384
+
+static const char *cl_problem(cl_int status)
+{
+	static _Thread_local char text[64];
+
+	switch (status) {
+	case CL_DEVICE_NOT_FOUND:
+		return "device not found";
+	case CL_DEVICE_NOT_AVAILABLE:
+		return "device not available";
+	case CL_MEM_OBJECT_ALLOCATION_FAILURE:
+		return "no device memory";
+	case CL_OUT_OF_RESOURCES:
+		return "out of device resources";
+	case CL_OUT_OF_HOST_MEMORY:
+		return "out of host memory";
+	case CL_BUILD_PROGRAM_FAILURE:
+		return "the program does not build";
+	default:
+		snprintf(text, sizeof(text), "OpenCL error %d", status);
+		return text;
+	}
+}
+
+static int failed(const char *what, cl_int status)
+{
+	cli_error("OpenCL: %s: %s", what, cl_problem(status));
+	return CLI_FAILED;
+}
+
+/* ---- Finding it ----------------------------------------------------------- */
+
+/* A device that was seen; the better kind wins, then the earlier. */
+struct candidate {
+	cl_platform_id platform;
+	cl_device_id id;
+	char name[128];
+	int rank;
+};
+
+static int rank_of(cl_device_id id)
+{
+	cl_device_type type = 0;
+
+	clGetDeviceInfo(id, CL_DEVICE_TYPE, sizeof(type), &type, NULL);
+	if (type & CL_DEVICE_TYPE_GPU)
+		return 3;
+	return type & CL_DEVICE_TYPE_ACCELERATOR ? 2 : 1;
+}
+
+/* Looks through the devices of one platform; names are added to @seen. */
+static void look_at_platform(cl_platform_id platform, const char *wanted, struct candidate *best,
+			     char *seen, size_t seen_size)
+{
+	cl_device_id ids[64];
+	cl_uint count = 0, i;
+	size_t length;
+	char name[128];
+	int rank;
+
+	if (clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 64, ids, &count) != CL_SUCCESS)
+		return;
+	for (i = 0; i < count && i < 64; i++) {
+		if (clGetDeviceInfo(ids[i], CL_DEVICE_NAME, sizeof(name), name, NULL) != CL_SUCCESS)
+			strcpy(name, "unnamed");
+		length = strlen(seen);
+		snprintf(seen + length, seen_size - length, "%s'%s'", length ? ", " : "", name);
+		if (wanted && !strcasestr(name, wanted))
+			continue;
+		rank = rank_of(ids[i]);
+		if (rank <= best->rank)
+			continue;
+		best->platform = platform;
+		best->id = ids[i];
+		best->rank = rank;
+		strcpy(best->name, name);
+	}
+}
+
+static int find_device(struct device *device, const char *wanted)
+{
+	cl_platform_id platforms[16];
+	struct candidate best = {0};
+	cl_uint count = 0, i;
+	char seen[1024] = "";
+	cl_int status = clGetPlatformIDs(16, platforms, &count);
+
+	if (status != CL_SUCCESS || !count) {
+		cli_error(
+			"there is no OpenCL platform here: install one (for a CPU: pocl-opencl-icd), "
+			"or see to it that OCL_ICD_VENDORS names the right folder");
+		return CLI_FAILED;
+	}
+	for (i = 0; i < count && i < 16; i++)
+		look_at_platform(platforms[i], wanted, &best, seen, sizeof(seen));
+	if (!best.rank) {
+		if (!seen[0])
+			cli_error("the OpenCL platforms here have no device");
+		else
+			cli_error("no OpenCL device has '%s' in its name; there are: %s", wanted,
+				  seen);
+		return CLI_FAILED;
+	}
+	device->platform = best.platform;
+	device->id = best.id;
+	strcpy(device->name, best.name);
+	return CLI_OK;
+}
+
+/* What the device must offer for this run. */
+static int check_device(struct device *device, const struct run_options *options)
+{
+	cl_ulong largest = 0, memory = 0;
+	cl_bool little = CL_FALSE;
+	cl_uint units = 1;
+	uint64_t needed = options->buffer_bytes * options->depth;
+
+	clGetDeviceInfo(device->id, CL_DEVICE_ENDIAN_LITTLE, sizeof(little), &little, NULL);
+	clGetDeviceInfo(device->id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(largest), &largest, NULL);
+	clGetDeviceInfo(device->id, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(memory), &memory, NULL);
+	clGetDeviceInfo(device->id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(units), &units, NULL);
+	if (!little) {
+		cli_error("OpenCL device '%s' is big-endian, which the checksum does not support",
+			  device->name);
+		return CLI_FAILED;
+	}
+	if (options->buffer_bytes > largest) {
+		cli_error("--buffer-size is %" PRIu64
+			  " bytes, but OpenCL device '%s' allows %" PRIu64 " bytes in one buffer",
+			  options->buffer_bytes, device->name, (uint64_t)largest);
+		return CLI_FAILED;
+	}
+	if (needed > memory) {
+		cli_error("--depth %" PRIu32 " buffers of %" PRIu64 " bytes need %" PRIu64
+			  " bytes, but OpenCL device '%s' has %" PRIu64
+			  ": lower --depth or --buffer-size",
+			  options->depth, options->buffer_bytes, needed, device->name,
+			  (uint64_t)memory);
+		return CLI_FAILED;
+	}
+	device->items = (size_t)units * ITEMS_PER_UNIT;
+	if (device->items > ITEMS_MAX)
+		device->items = ITEMS_MAX;
+	return CLI_OK;
+}
+
+/* ---- Making ready ----------------------------------------------------------- */
+
+static int build_kernel(struct device *device)
+{
+	const char *source = checksum_kernel;
+	char log[2048] = "";
+	cl_int status;
+
+	device->program = clCreateProgramWithSource(device->context, 1, &source, NULL, &status);
+	if (status != CL_SUCCESS)
+		return failed("making the checksum program", status);
+	status = clBuildProgram(device->program, 1, &device->id, NULL, NULL, NULL);
+	if (status != CL_SUCCESS) {
+		clGetProgramBuildInfo(device->program, device->id, CL_PROGRAM_BUILD_LOG,
+				      sizeof(log) - 1, log, NULL);
+		cli_error("OpenCL: building the checksum for '%s': %s\n%s", device->name,
+			  cl_problem(status), log);
+		return CLI_FAILED;
+	}
+	device->checksum = clCreateKernel(device->program, "checksum", &status);
+	return status == CL_SUCCESS ? CLI_OK : failed("making the checksum kernel", status);
+}
+
+int device_open(struct device *device, const char *name, const struct run_options *options)
+{
+	cl_command_queue *queues[] = {&device->in, &device->kernels, &device->out};
+	cl_context_properties properties[3] = {CL_CONTEXT_PLATFORM};
+	cl_int status;
+	size_t i;
+	int ret;
+
+	ret = find_device(device, name);
+	if (!ret)
+		ret = check_device(device, options);
+	if (ret)
+		return ret;
+	properties[1] = (cl_context_properties)device->platform;
+	device->context = clCreateContext(properties, 1, &device->id, NULL, NULL, &status);
+	if (status != CL_SUCCESS)
+		return failed("making a context", status);
+	for (i = 0; i < sizeof(queues) / sizeof(queues[0]); i++) {
+		*queues[i] = clCreateCommandQueue(device->context, device->id,
+						  CL_QUEUE_PROFILING_ENABLE, &status);
+		if (status != CL_SUCCESS)
+			return failed("making a queue", status);
+	}
+	return build_kernel(device);
+}
+
+void device_close(struct device *device)
+{
+	if (device->checksum)
+		clReleaseKernel(device->checksum);
+	if (device->program)
+		clReleaseProgram(device->program);
+	if (device->out)
+		clReleaseCommandQueue(device->out);
+	if (device->kernels)
+		clReleaseCommandQueue(device->kernels);
+	if (device->in)
+		clReleaseCommandQueue(device->in);
+	if (device->context)
+		clReleaseContext(device->context);
+}
+
+int device_init_slot(struct device *device, struct slot *slot, uint64_t buffer_bytes)
+{
+	cl_int status;
+
+	slot->device =
+		clCreateBuffer(device->context, CL_MEM_READ_WRITE, buffer_bytes, NULL, &status);
+	if (status == CL_SUCCESS)
+		slot->device_partials =
+			clCreateBuffer(device->context, CL_MEM_READ_WRITE,
+				       device->items * sizeof(cl_ulong), NULL, &status);
+	return status == CL_SUCCESS ? CLI_OK : failed("getting device memory", status);
+}
+
+void device_exit_slot(struct slot *slot)
+{
+	if (slot->device_partials)
+		clReleaseMemObject(slot->device_partials);
+	if (slot->device)
+		clReleaseMemObject(slot->device);
+}
+
+/* ---- A chunk's way ------------------------------------------------------------ */
+
+static void CL_CALLBACK slot_is_back(cl_event event, cl_int status, void *arg)
+{
+	struct slot *slot = arg;
+	int wake_fd = slot->wake_fd;
+
+	(void)event;
+	slot->cl_status = status;
+	atomic_store(&slot->state, SLOT_BACK);
+	wake_main(wake_fd);
+}
+
+static int slot_failed(struct slot *slot, const char *what, cl_int status)
+{
+	snprintf(slot->problem, sizeof(slot->problem), "OpenCL: %s for %s at %" PRIu64 ": %s", what,
+		 slot->source->path, slot->offset, cl_problem(status));
+	return -1;
+}
+
+/* Changes one byte of the device's copy, where a test asked for it. */
+static cl_int corrupt(struct device *device, struct slot *slot, uint64_t at)
+{
+	unsigned char byte;
+	cl_int status =
+		clEnqueueReadBuffer(device->in, slot->device, CL_TRUE, at, 1, &byte, 0, NULL, NULL);
+
+	if (status != CL_SUCCESS)
+		return status;
+	byte ^= 1;
+	return clEnqueueWriteBuffer(device->in, slot->device, CL_TRUE, at, 1, &byte, 0, NULL, NULL);
+}
+
+static void release_events(struct slot *slot)
+{
+	int i;
+
+	for (i = 0; i < EVENTS; i++) {
+		if (slot->events[i])
+			clReleaseEvent(slot->events[i]);
+		slot->events[i] = NULL;
+	}
+}
+
+/* Enqueues the checksum of the chunk once it has arrived. */
+static cl_int enqueue_checksum(struct device *device, struct slot *slot)
+{
+	cl_ulong bytes = slot->bytes, first = slot->offset / sizeof(cl_ulong);
+	cl_int status = clSetKernelArg(device->checksum, 0, sizeof(cl_mem), &slot->device);
+
+	if (status == CL_SUCCESS)
+		status = clSetKernelArg(device->checksum, 1, sizeof(bytes), &bytes);
+	if (status == CL_SUCCESS)
+		status = clSetKernelArg(device->checksum, 2, sizeof(first), &first);
+	if (status == CL_SUCCESS)
+		status =
+			clSetKernelArg(device->checksum, 3, sizeof(cl_mem), &slot->device_partials);
+	if (status == CL_SUCCESS)
+		status = clEnqueueNDRangeKernel(device->kernels, device->checksum, 1, NULL,
+						&device->items, NULL, 1, &slot->events[EVENT_WRITE],
+						&slot->events[EVENT_KERNEL]);
+	return status;
+}
+
+static cl_int enqueue_reads(struct device *device, struct slot *slot)
+{
+	cl_int status = clEnqueueReadBuffer(
+		device->out, slot->device_partials, CL_FALSE, 0, device->items * sizeof(cl_ulong),
+		slot->partials, 1, &slot->events[EVENT_KERNEL], &slot->events[EVENT_PARTIALS]);
+
+	if (status != CL_SUCCESS)
+		return status;
+	return clEnqueueReadBuffer(device->out, slot->device, CL_FALSE, 0, slot->bytes, slot->out,
+				   1, &slot->events[EVENT_PARTIALS], &slot->events[EVENT_BACK]);
+}
+
+int device_start(struct device *device, struct slot *slot, const struct fault *fault)
+{
+	const char *what = "writing to the device";
+	cl_int status;
+
+	slot->cl_status = CL_SUCCESS;
+	atomic_store(&slot->state, SLOT_ON_DEVICE);
+	status = clEnqueueWriteBuffer(device->in, slot->device, CL_FALSE, 0, slot->bytes, slot->in,
+				      0, NULL, &slot->events[EVENT_WRITE]);
+	if (status == CL_SUCCESS && fault->place == FAULT_DEVICE) {
+		what = "corrupting the device's copy";
+		status = corrupt(device, slot, fault->offset - slot->offset);
+	}
+	if (status == CL_SUCCESS) {
+		what = "starting the checksum";
+		status = enqueue_checksum(device, slot);
+	}
+	if (status == CL_SUCCESS) {
+		what = "reading from the device";
+		status = enqueue_reads(device, slot);
+	}
+	if (status == CL_SUCCESS) {
+		what = "asking for a callback";
+		status = clSetEventCallback(slot->events[EVENT_BACK], CL_COMPLETE, slot_is_back,
+					    slot);
+	}
+	if (status == CL_SUCCESS) {
+		clFlush(device->in);
+		clFlush(device->kernels);
+		clFlush(device->out);
+		return 0;
+	}
+	/* Nobody will tell when those already enqueued are through with the buffers. */
+	clFinish(device->in);
+	clFinish(device->kernels);
+	clFinish(device->out);
+	release_events(slot);
+	return slot_failed(slot, what, status);
+}
+
+/* How long a command ran on the device, and an error for one that did not. */
+static int add_time(struct slot *slot, int event, const char *what, uint64_t *sum)
+{
+	cl_ulong start = 0, end = 0;
+	cl_int status = CL_SUCCESS;
+
+	clGetEventInfo(slot->events[event], CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status),
+		       &status, NULL);
+	if (status < 0)
+		return slot_failed(slot, what, status);
+	if (clGetEventProfilingInfo(slot->events[event], CL_PROFILING_COMMAND_START, sizeof(start),
+				    &start, NULL) == CL_SUCCESS &&
+	    clGetEventProfilingInfo(slot->events[event], CL_PROFILING_COMMAND_END, sizeof(end),
+				    &end, NULL) == CL_SUCCESS &&
+	    end > start)
+		*sum += end - start;
+	return 0;
+}
+
+int device_finish(struct device *device, struct slot *slot)
+{
+	int ret = add_time(slot, EVENT_WRITE, "writing to the device", &device->write_ns);
+
+	if (!ret)
+		ret = add_time(slot, EVENT_KERNEL, "the checksum", &device->kernel_ns);
+	if (!ret)
+		ret = add_time(slot, EVENT_BACK, "reading from the device", &device->back_ns);
+	if (!ret && slot->cl_status < 0)
+		ret = slot_failed(slot, "reading from the device", slot->cl_status);
+	release_events(slot);
+	return ret;
+}

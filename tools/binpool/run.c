@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * binpool run: the options, and the making and ending of what the pipeline
+ * works with: files, OpenCL device, pool, slots. Main thread only.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <binpool_cl.h>
+
+#include "cli.h"
+#include "run.h"
+
+#define BUFFER_BYTES_DEFAULT ((uint64_t)4 << 20)
+#define BUFFER_BYTES_MAX     ((uint64_t)1 << 30) /* the most that io_uring takes as one buffer */
+#define DEPTH_DEFAULT	     8
+#define DEPTH_MAX	     1024
+#define FAULT_VARIABLE	     "BINPOOL_TEST_CORRUPT"
+
+static void print_help(void)
+{
+	printf("Usage: binpool run [OPTION]... FILE...\n"
+	       "Read each FILE into pool buffers with io_uring and O_DIRECT, move them to an OpenCL\n"
+	       "device, sum them there, move them back, and compare sums and bytes with an ordinary\n"
+	       "read of FILE.\n\n"
+	       "  --provider WHICH    where memory comes from: auto (default), device, hugetlb, thp\n"
+	       "  --buffer-size SIZE  of one buffer, a multiple of the page size (default 4M)\n"
+	       "  --depth N           buffers on their way at once, 1 to %d (default %d)\n"
+	       "  --max-bytes SIZE    bound on what the pool takes (default: what the provider "
+	       "allows)\n"
+	       "  --device opencl[:NAME]\n"
+	       "                      a device with NAME in its name (default: any, GPUs first)\n"
+	       "  --no-progress       no bar, also on a terminal\n"
+	       "  --quiet             only the last line\n\n"
+	       "Exit status: 0 all verified, 1 wrong data or another failure, 2 usage,\n"
+	       "128 + signal when interrupted.\n",
+	       DEPTH_MAX, DEPTH_DEFAULT);
+}
+
+/* ---- Options ------------------------------------------------------------------- */
+
+static int parse_provider(const char *text, uint32_t *provider)
+{
+	static const uint32_t providers[] = {BINPOOL_PROVIDER_AUTO, BINPOOL_PROVIDER_DEVICE,
+					     BINPOOL_PROVIDER_HUGETLB, BINPOOL_PROVIDER_THP};
+	size_t i;
+
+	for (i = 0; i < sizeof(providers) / sizeof(providers[0]); i++) {
+		if (strcmp(text, binpool_provider_name(providers[i])))
+			continue;
+		*provider = providers[i];
+		return CLI_OK;
+	}
+	return cli_usage_error("run", "--provider '%s' is not auto, device, hugetlb or thp", text);
+}
+
+static int parse_buffer_size(const char *text, uint64_t *bytes)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	int ret = cli_parse_size(text, bytes);
+
+	if (ret)
+		return cli_usage_error("run", "--buffer-size '%s' %s", text,
+				       cli_parse_problem(ret));
+	if (!*bytes || *bytes % page || *bytes > BUFFER_BYTES_MAX)
+		return cli_usage_error("run",
+				       "--buffer-size '%s' is not a multiple of the page size, "
+				       "%" PRIu64 " bytes, up to %" PRIu64,
+				       text, page, BUFFER_BYTES_MAX);
+	return CLI_OK;
+}
+
+static int parse_depth(const char *text, uint32_t *depth)
+{
+	uint64_t value;
+
+	if (cli_parse_u64(text, &value) || !value || value > DEPTH_MAX)
+		return cli_usage_error("run", "--depth '%s' is not 1 to %d", text, DEPTH_MAX);
+	*depth = (uint32_t)value;
+	return CLI_OK;
+}
+
+static int parse_device(const char *text, const char **name)
+{
+	static const char kind[] = "opencl";
+	size_t length = sizeof(kind) - 1;
+
+	if (strncmp(text, kind, length) || (text[length] && text[length] != ':'))
+		return cli_usage_error("run", "--device '%s' is not opencl or opencl:NAME", text);
+	*name = text[length] && text[length + 1] ? text + length + 1 : NULL;
+	return CLI_OK;
+}
+
+static int parse_max_bytes(const char *text, uint64_t *bytes)
+{
+	int ret = cli_parse_size(text, bytes);
+
+	if (!ret && *bytes)
+		return CLI_OK;
+	return cli_usage_error("run", "--max-bytes '%s' %s", text,
+			       ret ? cli_parse_problem(ret) : "leaves nothing");
+}
+
+/* *done: there is nothing to do but to end with the status that is returned. */
+static int parse_options(int argc, char **argv, struct run_options *run, int *done)
+{
+	static const struct option options[] = {
+		{"provider", required_argument, NULL, 'p'},
+		{"buffer-size", required_argument, NULL, 'b'},
+		{"depth", required_argument, NULL, 'd'},
+		{"device", required_argument, NULL, 'D'},
+		{"max-bytes", required_argument, NULL, 'm'},
+		{"no-progress", no_argument, NULL, 'n'},
+		{"quiet", no_argument, NULL, 'q'},
+		{"help", no_argument, NULL, 'h'},
+		{NULL, 0, NULL, 0},
+	};
+	int option, ret = CLI_OK;
+
+	opterr = 0;
+	*done = 1;
+	while (!ret && (option = getopt_long(argc, argv, ":p:b:d:m:qh", options, NULL)) != -1) {
+		switch (option) {
+		case 'p':
+			ret = parse_provider(optarg, &run->provider);
+			break;
+		case 'b':
+			ret = parse_buffer_size(optarg, &run->buffer_bytes);
+			break;
+		case 'd':
+			ret = parse_depth(optarg, &run->depth);
+			break;
+		case 'D':
+			ret = parse_device(optarg, &run->device_name);
+			break;
+		case 'm':
+			ret = parse_max_bytes(optarg, &run->max_bytes);
+			break;
+		case 'n':
+			run->progress = 0;
+			break;
+		case 'q':
+			run->quiet = 1;
+			run->progress = 0;
+			break;
+		case 'h':
+			print_help();
+			return CLI_OK;
+		default:
+			ret = cli_option_error("run", option, argv);
+			break;
+		}
+	}
+	if (!ret && optind == argc)
+		ret = cli_usage_error("run", "no FILE was named");
+	*done = ret != CLI_OK;
+	return ret;
+}
+
+/* Never silent: a run with a fault must not pass for one without. */
+static int parse_fault(struct fault *fault)
+{
+	const char *text = getenv(FAULT_VARIABLE), *offset;
+
+	if (!text)
+		return CLI_OK;
+	if (!strncmp(text, "device:", 7))
+		fault->place = FAULT_DEVICE;
+	else if (!strncmp(text, "back:", 5))
+		fault->place = FAULT_BACK;
+	offset = strchr(text, ':');
+	if (fault->place == FAULT_NONE || cli_parse_u64(offset + 1, &fault->offset))
+		return cli_usage_error(
+			"run", FAULT_VARIABLE " '%s' is not device:OFFSET or back:OFFSET", text);
+	fprintf(stderr, "binpool: " FAULT_VARIABLE " is set: a byte will be changed on purpose\n");
+	return CLI_OK;
+}
+
+/* ---- Making and ending ------------------------------------------------------------ */
+
+static int init_sources(struct run *run, char **paths, int count)
+{
+	int i, ret = CLI_OK;
+
+	run->sources = calloc((size_t)count, sizeof(*run->sources));
+	if (!run->sources) {
+		cli_error("no memory for %d files' records", count);
+		return CLI_FAILED;
+	}
+	run->source_count = (size_t)count;
+	/* All that cannot be read are named, not only the first. */
+	for (i = 0; i < count; i++) {
+		if (source_init(&run->sources[i], paths[i]))
+			ret = CLI_FAILED;
+		run->total_bytes += run->sources[i].bytes;
+	}
+	return ret;
+}
+
+static int open_pool(struct run *run, uint64_t *cl_id)
+{
+	struct binpool_options options = BINPOOL_OPTIONS_INIT;
+	int ret;
+
+	options.name = "binpool run";
+	options.provider = run->options.provider;
+	options.max_bytes = run->options.max_bytes;
+	ret = binpool_create(&run->pool, &options);
+	if (ret) {
+		cli_error("cannot make a pool with provider %s: %s",
+			  binpool_provider_name(run->options.provider), binpool_last_error());
+		return CLI_FAILED;
+	}
+	ret = binpool_cl_attach(run->pool, run->device.context, run->device.in, cl_id);
+	if (ret) {
+		cli_error("cannot attach OpenCL device '%s' to the pool: %s", run->device.name,
+			  binpool_last_error());
+		binpool_destroy(run->pool);
+		run->pool = NULL;
+		return CLI_FAILED;
+	}
+	return CLI_OK;
+}
+
+static void *get_buffer(struct run *run, uint64_t bytes)
+{
+	void *buffer = binpool_alloc_aligned(run->pool, bytes, (size_t)sysconf(_SC_PAGESIZE));
+
+	if (!buffer)
+		cli_error("cannot get a buffer of %" PRIu64
+			  " bytes, two for each of --depth %" PRIu32 ": %s",
+			  bytes, run->options.depth, binpool_last_error());
+	return buffer;
+}
+
+static int init_slots(struct run *run)
+{
+	uint64_t bytes = run->options.buffer_bytes;
+	struct slot *slot;
+	uint32_t i;
+
+	run->slots = calloc(run->options.depth, sizeof(*run->slots));
+	if (!run->slots) {
+		cli_error("no memory for %" PRIu32 " slots", run->options.depth);
+		return CLI_FAILED;
+	}
+	/*
+	 * One extent for all is best, since it is registered at once; where
+	 * there is none so large, the buffers come from several.
+	 */
+	(void)binpool_reserve(run->pool, 2 * bytes * run->options.depth);
+	for (i = 0; i < run->options.depth; i++) {
+		slot = &run->slots[i];
+		slot->in = get_buffer(run, bytes);
+		slot->out = slot->in ? get_buffer(run, bytes) : NULL;
+		slot->partials =
+			slot->out ? get_buffer(run, run->device.items * sizeof(uint64_t)) : NULL;
+		if (!slot->partials || device_init_slot(&run->device, slot, bytes))
+			return CLI_FAILED;
+	}
+	return CLI_OK;
+}
+
+static int exit_slots(struct run *run)
+{
+	struct slot *slot;
+	uint32_t i;
+	int ret = 0;
+
+	for (i = 0; run->slots && i < run->options.depth; i++) {
+		slot = &run->slots[i];
+		device_exit_slot(slot);
+		ret |= binpool_free(run->pool, slot->partials);
+		ret |= binpool_free(run->pool, slot->out);
+		ret |= binpool_free(run->pool, slot->in);
+	}
+	free(run->slots);
+	return ret;
+}
+
+/* Ends the pool; a problem with that is one of the run. */
+static int close_pool(struct run *run, uint64_t cl_id)
+{
+	int ret = exit_slots(run);
+
+	if (!ret)
+		ret = binpool_remove_registrar(run->pool, cl_id);
+	if (!ret)
+		ret = binpool_destroy(run->pool);
+	if (!ret)
+		return CLI_OK;
+	cli_error("cannot end the pool: %s", binpool_last_error());
+	return CLI_FAILED;
+}
+
+static int run_sources(struct run *run)
+{
+	uint64_t cl_id;
+	int status, ret = open_pool(run, &cl_id);
+
+	if (ret)
+		return ret;
+	status = init_slots(run);
+	if (!status)
+		status = pipeline_run(run);
+	if (!status)
+		status = summary_print(run);
+	ret = close_pool(run, cl_id);
+	return status ? status : ret;
+}
+
+int run_main(int argc, char **argv)
+{
+	struct run run = {
+		.options =
+			{
+				.provider = BINPOOL_PROVIDER_AUTO,
+				.buffer_bytes = BUFFER_BYTES_DEFAULT,
+				.depth = DEPTH_DEFAULT,
+				.progress = isatty(STDERR_FILENO),
+			},
+	};
+	int done, ret = parse_options(argc, argv, &run.options, &done);
+
+	if (done)
+		return ret;
+	ret = parse_fault(&run.fault);
+	if (!ret)
+		ret = init_sources(&run, argv + optind, argc - optind);
+	if (!ret && run.fault.place != FAULT_NONE && run.fault.offset >= run.sources[0].bytes)
+		ret = cli_usage_error("run", FAULT_VARIABLE " lies beyond the first file's end");
+	if (!ret)
+		ret = device_open(&run.device, run.options.device_name, &run.options);
+	if (!ret)
+		ret = run_sources(&run);
+	device_close(&run.device);
+	free(run.sources);
+	return ret;
+}

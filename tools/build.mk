@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# The `binpool` command, and `make run`. Needs no kernel headers.
+
+TOOLS_SRC := $(wildcard tools/binpool/*.c)
+TOOLS_OBJ := $(TOOLS_SRC:tools/binpool/%.c=$(BUILD)/obj/tools/%.o)
+
+.PHONY: tools run
+
+tools: $(BIN)/binpool ## Build the binpool command
+
+$(BUILD)/obj/tools/%.o: tools/binpool/%.c
+	@mkdir -p $(@D)
+	$(CC) $(USER_CFLAGS) -DCL_TARGET_OPENCL_VERSION=120 $(CFLAGS) -pthread -c $< -o $@
+
+# The run path is relative to the program, so that it runs where it was built and where it is
+# installed. Linking waits for the libraries, but a new one does not need a new program.
+$(BIN)/binpool: $(TOOLS_OBJ) | lib
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -pthread $(TOOLS_OBJ) -o $@ -L$(LIB) -Wl,-rpath,'$$ORIGIN/../lib' \
+		-lbinpool -lbinpool-opencl -lbinpool-uring -lOpenCL -luring $(LDFLAGS)
+
+-include $(TOOLS_OBJ:.o=.d)
+
+run: ## The main job on FILE (default: a large one found here), with PROVIDER (default: device)
+	BUILD='$(BUILD)' MAKE='$(MAKE)' FILE='$(FILE)' PROVIDER='$(PROVIDER)' tools/run-main-job
