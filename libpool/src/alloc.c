@@ -252,12 +252,15 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 		want = growth(pool, req, &least);
 		while (want && !starved) {
 			err = grow(pool, req, want, out, &shortage);
-			if (!err || !shortage)
-				return err;
-			if (want > least) {
+			if (!err)
+				return 0;
+			/* Less may be had, or be what a registrar's device takes. */
+			if (want > least && (shortage || err == -EFBIG)) {
 				want = least;
 				continue;
 			}
+			if (!shortage)
+				return err;
 			starved = true;
 			starved_err = err;
 			snprintf(cause, sizeof(cause), "%s", binpool_last_error());

@@ -53,6 +53,7 @@ struct binpool_uring {
 	bool has_table;
 	uint32_t slots, used;
 	bool *taken; /* by slot */
+	bool full;   /* the reason is that no slot was left */
 	char reason[512];
 
 	pthread_mutex_t lock;
@@ -213,6 +214,7 @@ static void register_entry(struct binpool_uring *u, struct entry *e)
 
 		if (slot < 0) {
 			/* Tried again at each sync: an extent may go. */
+			u->full = true;
 			snprintf(u->reason, sizeof(u->reason),
 				 "all %u slots are taken: attach with more", u->slots);
 			clear_slots(u, e);
@@ -271,6 +273,10 @@ EXPORT int binpool_uring_sync(struct binpool_uring *u)
 	}
 	if (!u->has_table)
 		return 0;
+	if (u->full) {
+		u->full = false;
+		u->reason[0] = '\0';
+	}
 	for (e = next_new(u, NULL, true); e; e = next_new(u, e, false))
 		register_entry(u, e);
 	return (int)u->used;

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * What may be handed in: NULL, versions of structs, unknown flags and values,
+ * BINPOOL_OPTS. Everything bad is a documented errno and changes nothing.
+ */
+#include "unit.h"
+
+/* A struct of the future: the library's, and something behind it. */
+#define LONGER(type)                                                                               \
+	struct {                                                                                   \
+		type known;                                                                        \
+		unsigned char tail[32];                                                            \
+	}
+
+static void options_versions(void **state)
+{
+	LONGER(struct binpool_options) longer = {.known = BINPOOL_OPTIONS_INIT};
+	struct binpool *pool = (struct binpool *)1;
+
+	(void)state;
+	longer.known.provider = BINPOOL_PROVIDER_THP;
+	longer.known.size = sizeof(longer);
+	assert_ok(binpool_create(&pool, &longer.known));
+	assert_ok(binpool_destroy(pool));
+	longer.tail[31] = 1;
+	assert_int_equal(binpool_create(&pool, &longer.known), -E2BIG);
+	assert_null(pool);
+	/* What the size does not cover is not looked at. */
+	longer.known.size = sizeof(longer.known);
+	assert_ok(binpool_create(&pool, &longer.known));
+	assert_ok(binpool_destroy(pool));
+	/* A short one: the rest is zero. */
+	longer.known.size = offsetof(struct binpool_options, mantissa_bits);
+	longer.known.mantissa_bits = 12345;
+	assert_ok(binpool_create(&pool, &longer.known));
+	assert_int_equal(binpool_pool_bin_number(pool, 1 << 20),
+			 binpool_tight_bin_number(0, 1 << 20));
+	assert_ok(binpool_destroy(pool));
+	longer.known.size = 0;
+	assert_int_equal(binpool_create(&pool, &longer.known), -EINVAL);
+	longer.known.size = sizeof(size_t) - 1;
+	assert_int_equal(binpool_create(&pool, &longer.known), -EINVAL);
+	assert_int_equal(binpool_create(NULL, NULL), -EINVAL);
+}
+
+static void outputs_versions(void **state)
+{
+	struct binpool *pool = thp_pool(16 * MIB);
+	LONGER(struct binpool_stats) stats;
+	LONGER(struct binpool_buf) buf;
+	void *p = binpool_alloc(pool, 1000);
+
+	(void)state;
+	memset(&stats, 0xee, sizeof(stats));
+	stats.known.size = sizeof(stats);
+	assert_ok(binpool_get_stats(pool, &stats.known));
+	assert_int_equal(stats.known.size, sizeof(stats));
+	assert_int_equal(stats.known.active_blocks, 1);
+	for (size_t i = 0; i < sizeof(stats.tail); i++)
+		assert_int_equal(stats.tail[i], 0);
+
+	memset(&stats, 0xee, sizeof(stats));
+	stats.known.size = offsetof(struct binpool_stats, held_blocks);
+	assert_ok(binpool_get_stats(pool, &stats.known));
+	assert_int_equal(stats.known.active_blocks, 1);
+	assert_int_equal(stats.known.held_blocks, 0xeeeeeeeeeeeeeeee);
+	stats.known.size = 3;
+	assert_int_equal(binpool_get_stats(pool, &stats.known), -EINVAL);
+	assert_int_equal(binpool_get_stats(pool, NULL), -EINVAL);
+
+	memset(&buf, 0xee, sizeof(buf));
+	buf.known.size = sizeof(buf);
+	assert_ok(binpool_buf_info(pool, p, &buf.known));
+	assert_ptr_equal(buf.known.ptr, p);
+	assert_int_equal(buf.known.bytes, 1000);
+	assert_int_equal(buf.known.reserved, 0);
+	assert_int_equal(buf.tail[0], 0);
+	buf.known.size = 0;
+	assert_int_equal(binpool_buf_info(pool, p, &buf.known), -EINVAL);
+	assert_int_equal(binpool_buf_info(pool, p, NULL), -EINVAL);
+	buf.known.size = sizeof(buf.known);
+	assert_int_equal(binpool_buf_info(pool, (char *)p + 1, &buf.known), -EINVAL);
+	assert_int_equal(binpool_buf_info(pool, NULL, &buf.known), -EINVAL);
+	assert_ok(binpool_free(pool, p));
+	assert_int_equal(binpool_buf_info(pool, p, &buf.known), -EINVAL);
+	assert_ok(binpool_destroy(pool));
+}
+
+static void alloc_opts(void **state)
+{
+	struct binpool *pool = thp_pool(16 * MIB);
+	LONGER(struct binpool_alloc_opts) o = {.known = {.size = sizeof(o), .bytes = 100}};
+	struct binpool_buf buf = {.size = sizeof(buf)};
+	struct binpool_stats before, after;
+
+	(void)state;
+	assert_ok(binpool_alloc_ex(pool, &o.known, &buf));
+	assert_ok(binpool_free(pool, buf.ptr));
+	before = stats_of(pool);
+	o.tail[3] = 1;
+	assert_int_equal(binpool_alloc_ex(pool, &o.known, &buf), -E2BIG);
+	o.tail[3] = 0;
+	o.known.flags = 1;
+	assert_int_equal(binpool_alloc_ex(pool, &o.known, &buf), -EINVAL);
+	o.known.flags = BINPOOL_BUF_ZEROED | 1u << 31;
+	assert_int_equal(binpool_alloc_ex(pool, &o.known, &buf), -EINVAL);
+	o.known.flags = 0;
+	o.known.reserved = 1;
+	assert_int_equal(binpool_alloc_ex(pool, &o.known, &buf), -EINVAL);
+	o.known.reserved = 0;
+	assert_int_equal(binpool_alloc_ex(pool, NULL, &buf), -EINVAL);
+	assert_int_equal(binpool_alloc_ex(pool, &o.known, NULL), -EINVAL);
+	assert_int_equal(binpool_alloc_ex(NULL, &o.known, &buf), -EINVAL);
+	buf.size = 0;
+	assert_int_equal(binpool_alloc_ex(pool, &o.known, &buf), -EINVAL);
+	after = stats_of(pool);
+	assert_memory_equal(&before, &after, sizeof(before));
+	buf.size = sizeof(buf);
+	o.known.alignment = 48;
+	assert_int_equal(binpool_alloc_ex(pool, &o.known, &buf), -EINVAL);
+	assert_ok(binpool_destroy(pool));
+}
+
+static void create_fails(int err, const char *word, struct binpool_options o)
+{
+	struct binpool *pool;
+
+	assert_int_equal(binpool_create(&pool, &o), err);
+	assert_null(pool);
+	assert_error_names(word);
+}
+
+static void bad_options(void **state)
+{
+	const struct binpool_options good = BINPOOL_OPTIONS_INIT;
+	struct counter c = COUNTER_INIT;
+	struct binpool_allocator_ops ops = {sizeof(ops), &c, counter_alloc, counter_free};
+	struct binpool_options o;
+
+	(void)state;
+#define BAD(err, word, ...)                                                                        \
+	do {                                                                                       \
+		o = good;                                                                          \
+		__VA_ARGS__;                                                                       \
+		create_fails(err, word, o);                                                        \
+	} while (0)
+	BAD(-EOPNOTSUPP, "kind", o.kind = 1);
+	BAD(-EOPNOTSUPP, "cache_bytes", o.cache_bytes = 1);
+	BAD(-EINVAL, "provider", o.provider = 5);
+	BAD(-EINVAL, "classes", o.classes = 2);
+	BAD(-EINVAL, "flags", o.flags = 4);
+	BAD(-EINVAL, "mantissa_bits", o.mantissa_bits = 17);
+	BAD(-EINVAL, "granule", o.granule = 100);
+	BAD(-EINVAL, "cache line", o.granule = 32);
+	BAD(-EINVAL, "node", o.node = -2);
+	BAD(-EINVAL, "no such node", o.node = 1000);
+	BAD(-EINVAL, "no such node", o.node = INT32_MAX);
+	BAD(-EINVAL, "STRICT_NODE", o.flags = BINPOOL_POOL_STRICT_NODE);
+	BAD(-EINVAL, "not ALLOCATOR", o.allocator = &ops);
+	BAD(-EINVAL, "NULL", o.provider = BINPOOL_PROVIDER_ALLOCATOR);
+	BAD(-EINVAL, "no node", o.provider = BINPOOL_PROVIDER_ALLOCATOR, o.allocator = &ops,
+	    o.node = 0);
+	ops.free = NULL;
+	BAD(-EINVAL, "alloc and free", o.provider = BINPOOL_PROVIDER_ALLOCATOR, o.allocator = &ops);
+	ops.size = 4;
+	BAD(-EINVAL, "size", o.provider = BINPOOL_PROVIDER_ALLOCATOR, o.allocator = &ops);
+#undef BAD
+}
+
+static void null_pool(void **state)
+{
+	struct binpool_stats s = {.size = sizeof(s)};
+	void *p = NULL;
+
+	(void)state;
+	assert_null(binpool_alloc(NULL, 1));
+	assert_int_equal(errno, EINVAL);
+	assert_null(binpool_alloc_aligned(NULL, 1, 64));
+	assert_int_equal(errno, EINVAL);
+	assert_int_equal(binpool_free(NULL, &s), -EINVAL);
+	assert_int_equal(binpool_free(NULL, NULL), -EINVAL);
+	assert_int_equal(binpool_free_sized(NULL, &s, 1), -EINVAL);
+	assert_int_equal(binpool_alloc_bulk(NULL, 1, 1, &p), -EINVAL);
+	assert_int_equal(binpool_free_bulk(NULL, 1, &p), -EINVAL);
+	assert_int_equal(binpool_reserve(NULL, 1), -EINVAL);
+	assert_int_equal(binpool_free_held(NULL), -EINVAL);
+	assert_int_equal(binpool_stop_holding(NULL), -EINVAL);
+	assert_int_equal(binpool_resume_holding(NULL), -EINVAL);
+	assert_int_equal(binpool_pool_bin_number(NULL, 1), -EINVAL);
+	assert_int_equal(binpool_pool_alloc_size(NULL, 1), -EINVAL);
+	assert_int_equal(binpool_held_blocks(NULL), -EINVAL);
+	assert_int_equal(binpool_may_alloc(NULL, 1), -EINVAL);
+	assert_int_equal(binpool_max_bytes(NULL), -EINVAL);
+	assert_int_equal(binpool_get_stats(NULL, &s), -EINVAL);
+	assert_int_equal(binpool_report(NULL, 0, NULL, 0), -EINVAL);
+	assert_int_equal(binpool_remove_registrar(NULL, 1), -EINVAL);
+	assert_int_equal(binpool_destroy(NULL), -EINVAL);
+	assert_int_equal(binpool_destroy_wait(NULL, 1), -EINVAL);
+	assert_string_equal(binpool_provider_reason(NULL), "");
+	assert_null(binpool_provider_name(99));
+	assert_string_equal(binpool_provider_name(BINPOOL_PROVIDER_THP), "thp");
+	binpool_set_last_error(NULL);
+	assert_string_equal(binpool_last_error(), "");
+	binpool_set_last_error("mine");
+	assert_string_equal(binpool_last_error(), "mine");
+}
+
+static void environment(void **state)
+{
+	static const char *const bad[] = {
+		"provider=best", "colour=red",		"max_bytes=lots",   "max_bytes=1X",
+		"max_bytes=-1",	 "max_bytes=99999999T", "mantissa_bits=99", "verbose=3",
+		"node=9999",	 "provider=allocator",	"max_bytes=1MB"};
+	struct counter c = COUNTER_INIT;
+	struct binpool *pool;
+
+	(void)state;
+	setenv("BINPOOL_OPTS",
+	       "provider=thp,max_bytes=64M,mantissa_bits=0,classes=hysop,granule=4K", 1);
+	assert_ok(binpool_create(&pool, NULL));
+	assert_int_equal(stats_of(pool).provider, BINPOOL_PROVIDER_THP);
+	assert_int_equal(binpool_max_bytes(pool), 64 * MIB);
+	assert_int_equal(binpool_pool_alloc_size(pool, 1), 4096);
+	assert_int_equal(binpool_pool_bin_number(pool, 70000), 16);
+	assert_ok(binpool_destroy(pool));
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		setenv("BINPOOL_OPTS", bad[i], 1);
+		if (binpool_create(&pool, NULL) != -EINVAL)
+			fail_msg("BINPOOL_OPTS=%s was taken", bad[i]);
+	}
+	/* Not for pools over an allocator. */
+	pool = counter_pool(&c, BINPOOL_CLASSES_TIGHT, 0);
+	assert_ok(binpool_destroy(pool));
+	unsetenv("BINPOOL_OPTS");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(options_versions), cmocka_unit_test(outputs_versions),
+		cmocka_unit_test(alloc_opts),	    cmocka_unit_test(bad_options),
+		cmocka_unit_test(null_pool),	    cmocka_unit_test(environment),
+	};
+
+	return cmocka_run_group_tests_name("abi", tests, NULL, NULL);
+}

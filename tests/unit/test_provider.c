@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The providers on real memory. hugetlb pages are reserved for the time of a
+ * test, which needs root; the device is tested where the module is loaded.
+ */
+#include "unit.h"
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "pool.h"
+
+#define NR_HUGEPAGES "/proc/sys/vm/nr_hugepages"
+
+static uint64_t pages_before;
+
+static bool write_number(const char *path, uint64_t n)
+{
+	FILE *f = fopen(path, "w");
+	bool ok;
+
+	if (!f)
+		return false;
+	ok = fprintf(f, "%llu\n", (unsigned long long)n) > 0;
+	return !fclose(f) && ok;
+}
+
+static uint64_t free_pages(void)
+{
+	return sys_number(0, "/sys/kernel/mm/hugepages/hugepages-%llukB/free_hugepages",
+			  (unsigned long long)pmd_size() / 1024);
+}
+
+/* Makes exactly @n pages free for the test, or skips it. */
+static void have_pages(uint64_t n)
+{
+	uint64_t total = sys_number(0, NR_HUGEPAGES), unused = free_pages();
+
+	if (!write_number(NR_HUGEPAGES, total - unused + n) || free_pages() != n) {
+		printf("# cannot have %llu free pages through " NR_HUGEPAGES "\n",
+		       (unsigned long long)n);
+		skip();
+	}
+}
+
+static int save_pages(void **state)
+{
+	(void)state;
+	pages_before = sys_number(0, NR_HUGEPAGES);
+	return 0;
+}
+
+static int restore_pages(void **state)
+{
+	(void)state;
+	if (sys_number(0, NR_HUGEPAGES) != pages_before)
+		write_number(NR_HUGEPAGES, pages_before);
+	return 0;
+}
+
+static struct binpool *pool_of(uint32_t provider, uint64_t max_bytes)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool *pool;
+
+	o.provider = provider;
+	o.max_bytes = max_bytes;
+	assert_ok(binpool_create(&pool, &o));
+	assert_int_equal(stats_of(pool).provider, provider);
+	return pool;
+}
+
+static bool is_zero(const void *p, size_t n)
+{
+	const uint64_t *words = p;
+
+	for (size_t i = 0; i < n / sizeof(*words); i++)
+		if (words[i])
+			return false;
+	return true;
+}
+
+/* What every provider of whole extents must do. */
+static void check_memory(struct binpool *pool)
+{
+	struct binpool_alloc_opts o = {.size = sizeof(o), .bytes = 12 * MIB};
+	struct binpool_buf buf = {.size = sizeof(buf)};
+	struct binpool_stats s;
+	void *aligned;
+
+	assert_int_equal(stats_of(pool).page_bytes, 0);
+	assert_ok(binpool_alloc_ex(pool, &o, &buf));
+	assert_int_equal(buf.flags, BINPOOL_BUF_ZEROED);
+	assert_true(is_zero(buf.ptr, 12 * MIB));
+	memset(buf.ptr, 0x5a, 12 * MIB);
+	assert_true(buf.capacity >= 12 * MIB);
+	assert_int_equal((uintptr_t)buf.ptr % pmd_size(), 0);
+
+	s = stats_of(pool);
+	assert_int_equal(s.page_bytes, pmd_size());
+	assert_int_equal(s.extents, 1);
+	assert_int_equal(s.reserved_bytes % pmd_size(), 0);
+	/* On a machine of one node, and asked for on any, it is there. */
+	assert_true(buf.node >= -1);
+
+	aligned = binpool_alloc_aligned(pool, 4096, GIB);
+	assert_non_null(aligned);
+	assert_int_equal((uintptr_t)aligned % GIB, 0);
+	*(char *)aligned = 1;
+	assert_int_equal(stats_of(pool).page_bytes, pmd_size());
+	check_pool(pool);
+	assert_ok(binpool_free(pool, aligned));
+	assert_ok(binpool_free(pool, buf.ptr));
+	assert_ok(binpool_free_held(pool));
+	assert_int_equal(stats_of(pool).reserved_bytes, 0);
+
+	/* Again: nobody's old bytes. */
+	assert_ok(binpool_alloc_ex(pool, &o, &buf));
+	assert_int_equal(buf.flags, BINPOOL_BUF_ZEROED);
+	assert_true(is_zero(buf.ptr, 12 * MIB));
+	assert_ok(binpool_free(pool, buf.ptr));
+}
+
+static void thp_memory(void **state)
+{
+	struct binpool *pool = pool_of(BINPOOL_PROVIDER_THP, 0);
+	struct binpool_buf buf = {.size = sizeof(buf)};
+	void *p;
+
+	(void)state;
+	check_memory(pool);
+	p = binpool_alloc(pool, 100);
+	assert_ok(binpool_buf_info(pool, p, &buf));
+	assert_int_equal(buf.extent_fd, -1);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_destroy(pool));
+}
+
+/* Asking for more than there is: an errno, and nobody is killed. */
+static void thp_shortage(void **state)
+{
+	struct binpool *pool = pool_of(BINPOOL_PROVIDER_THP, BINPOOL_UNLIMITED);
+	struct binpool_stats before = stats_of(pool), after;
+
+	(void)state;
+	assert_null(binpool_alloc(pool, (size_t)1 << 45));
+	assert_int_equal(errno, ENOMEM);
+	assert_error_names("MemAvailable");
+	after = stats_of(pool);
+	before.refused = 1;
+	assert_memory_equal(&before, &after, sizeof(before));
+	assert_ok(binpool_destroy(pool));
+}
+
+static uint64_t locked_bytes(struct binpool *pool)
+{
+	char buf[16384], *at;
+
+	assert_true(binpool_report(pool, BINPOOL_REPORT_KEYS, buf, sizeof(buf)) > 0);
+	at = strstr(buf, "\nlocked_bytes=");
+	assert_non_null(at);
+	return strtoull(at + strlen("\nlocked_bytes="), NULL, 10);
+}
+
+/* Without the right to lock, it works and the report says so. */
+static int unprivileged(void)
+{
+	struct rlimit limit = {4 * MIB, 4 * MIB};
+	struct binpool *pool = pool_of(BINPOOL_PROVIDER_THP, 0);
+	void *p;
+
+	if (setrlimit(RLIMIT_MEMLOCK, &limit) || (!getuid() && setuid(65534)))
+		return 1;
+	p = binpool_alloc(pool, 4 * MIB);
+	if (!p || locked_bytes(pool) != 4 * MIB)
+		return 2;
+	if (!binpool_alloc(pool, 8 * MIB) || locked_bytes(pool) != 4 * MIB)
+		return 3;
+	return 0;
+}
+
+static void thp_lock_limit(void **state)
+{
+	int status;
+	pid_t pid;
+
+	(void)state;
+	fflush(NULL);
+	pid = fork();
+	if (!pid)
+		_exit(unprivileged());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+static void hugetlb_memory(void **state)
+{
+	struct binpool *pool = pool_of(BINPOOL_PROVIDER_HUGETLB, 0);
+	struct binpool_buf buf = {.size = sizeof(buf)};
+	char *p, *again;
+	struct stat st;
+
+	(void)state;
+	have_pages(20);
+	check_memory(pool);
+	assert_ok(binpool_free_held(pool));
+	assert_int_equal(free_pages(), 20);
+
+	/* The file behind it has the same bytes. */
+	p = binpool_alloc(pool, 100000);
+	assert_ok(binpool_buf_info(pool, p, &buf));
+	assert_true(buf.extent_fd >= 0);
+	assert_int_equal(fstat(buf.extent_fd, &st), 0);
+	again = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, buf.extent_fd, 0);
+	assert_ptr_not_equal(again, MAP_FAILED);
+	memset(p, 0x77, 100000);
+	assert_memory_equal(again + buf.extent_offset, p, 100000);
+	munmap(again, (size_t)st.st_size);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_destroy(pool));
+	assert_int_equal(free_pages(), 20);
+}
+
+static void hugetlb_shortage(void **state)
+{
+	struct binpool *pool = pool_of(BINPOOL_PROVIDER_HUGETLB, 0);
+	struct binpool_stats before, after;
+	char *p, *q, *r;
+
+	(void)state;
+	have_pages(3);
+	p = binpool_alloc(pool, 2 * MIB); /* as large as a pool begins with: two pages */
+	assert_non_null(p);
+	before = stats_of(pool);
+	assert_null(binpool_alloc(pool, 8 * MIB));
+	assert_int_equal(errno, ENOMEM);
+	assert_error_names("nr_hugepages");
+	assert_error_names("1 are free");
+	after = stats_of(pool);
+	before.refused = 1;
+	assert_memory_equal(&before, &after, sizeof(before));
+	check_pool(pool);
+
+	/* What is there is got, though it is less than the pool would like to grow by. */
+	q = binpool_alloc(pool, MIB);
+	assert_non_null(q);
+	r = binpool_alloc(pool, MIB + 4096);
+	assert_non_null(r);
+	assert_int_equal(free_pages(), 0);
+	memset(p, 1, 2 * MIB);
+	memset(q, 1, MIB);
+
+	/* Held memory is given back for a request that needs it. */
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_free(pool, q));
+	p = binpool_alloc(pool, 3 * MIB);
+	assert_non_null(p);
+	memset(p, 1, 3 * MIB);
+	check_pool(pool);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_free(pool, r));
+	assert_ok(binpool_destroy(pool));
+	assert_int_equal(free_pages(), 3);
+}
+
+/* Mapped by somebody else before we could touch it: an errno too, and no SIGBUS. */
+static void hugetlb_race(void **state)
+{
+	struct binpool *pools[4];
+	void *p[4];
+	int got = 0;
+
+	(void)state;
+	have_pages(8);
+	for (int i = 0; i < 4; i++) {
+		pools[i] = pool_of(BINPOOL_PROVIDER_HUGETLB, 0);
+		p[i] = binpool_alloc(pools[i], 6 * MIB);
+		if (!p[i])
+			assert_int_equal(errno, ENOMEM);
+		else
+			memset(p[i], i, 6 * MIB);
+		got += !!p[i];
+	}
+	assert_int_equal(got, 2);
+	for (int i = 0; i < 4; i++) {
+		assert_ok(binpool_free(pools[i], p[i]));
+		assert_ok(binpool_destroy(pools[i]));
+	}
+	assert_int_equal(free_pages(), 8);
+}
+
+static void check_node(uint32_t provider)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool_buf buf = {.size = sizeof(buf)};
+	struct binpool *pool;
+	void *p;
+
+	o.provider = provider;
+	o.node = 0;
+	o.flags = BINPOOL_POOL_STRICT_NODE;
+	assert_ok(binpool_create(&pool, &o));
+	p = binpool_alloc(pool, 3 * MIB);
+	if (!p)
+		fail_msg("%s", binpool_last_error());
+	assert_ok(binpool_buf_info(pool, p, &buf));
+	assert_int_equal(buf.node, 0);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_destroy(pool));
+}
+
+static void thp_node(void **state)
+{
+	(void)state;
+	check_node(BINPOOL_PROVIDER_THP);
+}
+
+static void hugetlb_node(void **state)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool *pool;
+
+	(void)state;
+	have_pages(4);
+	check_node(BINPOOL_PROVIDER_HUGETLB);
+	o.provider = BINPOOL_PROVIDER_HUGETLB;
+	o.node = 0;
+	o.flags = BINPOOL_POOL_STRICT_NODE;
+	assert_ok(binpool_create(&pool, &o));
+	assert_null(binpool_alloc(pool, 64 * MIB));
+	assert_int_equal(errno, ENOMEM);
+	assert_error_names("node0/hugepages");
+	assert_ok(binpool_destroy(pool));
+}
+
+/* auto takes hugetlb if there are pages, else thp, and says why. */
+static void ladder(void **state)
+{
+	struct binpool *pool;
+	const char *why;
+
+	(void)state;
+	assert_ok(binpool_create(&pool, NULL));
+	why = binpool_provider_reason(pool);
+	if (access("/dev/binpool", F_OK)) {
+		assert_int_not_equal(stats_of(pool).provider, BINPOOL_PROVIDER_DEVICE);
+		assert_non_null(strstr(why, "/dev/binpool"));
+	} else {
+		assert_non_null(strstr(why, "device was taken"));
+	}
+	assert_ok(binpool_destroy(pool));
+}
+
+static void ladder_hugetlb(void **state)
+{
+	struct binpool *pool;
+
+	(void)state;
+	if (!access("/dev/binpool", F_OK)) {
+		printf("# auto takes the device here\n");
+		skip();
+	}
+	have_pages(2);
+	assert_ok(binpool_create(&pool, NULL));
+	assert_int_equal(stats_of(pool).provider, BINPOOL_PROVIDER_HUGETLB);
+	assert_ok(binpool_destroy(pool));
+	have_pages(1);
+	assert_ok(binpool_create(&pool, NULL));
+	assert_int_equal(stats_of(pool).provider, BINPOOL_PROVIDER_THP);
+	assert_non_null(strstr(binpool_provider_reason(pool), "nr_hugepages"));
+	assert_ok(binpool_destroy(pool));
+}
+
+static void check_device(void)
+{
+	struct binpool *pool = pool_of(BINPOOL_PROVIDER_DEVICE, 0);
+	struct binpool_buf buf = {.size = sizeof(buf)};
+	void *p;
+
+	assert_true(binpool_max_bytes(pool) > 0);
+	check_memory(pool);
+	p = binpool_alloc(pool, 3 * MIB);
+	assert_non_null(p);
+	assert_true(stats_of(pool).runs >= 1);
+	assert_ok(binpool_buf_info(pool, p, &buf));
+	assert_true(buf.extent_fd >= 0);
+	assert_ok(binpool_free(pool, p));
+
+	/* The module's limit, with the knob. */
+	p = binpool_alloc(pool, (size_t)binpool_max_bytes(pool) + 64 * MIB);
+	assert_null(p);
+	assert_true(errno == ENOSPC || errno == EFBIG);
+	assert_error_names("max_bytes");
+	assert_ok(binpool_destroy(pool));
+}
+
+/* The device where the module is loaded; elsewhere an error that says what is missing. */
+static void device(void **state)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool *pool;
+
+	(void)state;
+	if (!access("/dev/binpool", F_OK)) {
+		check_device();
+		return;
+	}
+	printf("# no /dev/binpool: its absence is tested\n");
+	o.provider = BINPOOL_PROVIDER_DEVICE;
+	assert_int_equal(binpool_create(&pool, &o), -ENODEV);
+	assert_error_names("/dev/binpool");
+	assert_null(pool);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(thp_memory),
+		cmocka_unit_test(thp_shortage),
+		cmocka_unit_test(thp_lock_limit),
+		cmocka_unit_test(thp_node),
+		cmocka_unit_test_setup_teardown(hugetlb_memory, save_pages, restore_pages),
+		cmocka_unit_test_setup_teardown(hugetlb_shortage, save_pages, restore_pages),
+		cmocka_unit_test_setup_teardown(hugetlb_race, save_pages, restore_pages),
+		cmocka_unit_test_setup_teardown(hugetlb_node, save_pages, restore_pages),
+		cmocka_unit_test(ladder),
+		cmocka_unit_test_setup_teardown(ladder_hugetlb, save_pages, restore_pages),
+		cmocka_unit_test(device),
+	};
+
+	return cmocka_run_group_tests_name("provider", tests, NULL, NULL);
+}

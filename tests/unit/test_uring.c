@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * io_uring on a real ring and a real file: fixed reads into pool buffers, and
+ * the table's changes when extents come and go.
+ */
+#include "unit.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <binpool_uring.h>
+
+#include "pool.h"
+
+#define FILE_BYTES   (8 * MIB)
+#define NR_HUGEPAGES "/proc/sys/vm/nr_hugepages"
+
+static int file = -1;
+static char path[] = "/var/tmp/binpool-uring-XXXXXX";
+
+static unsigned char byte_at(uint64_t offset)
+{
+	return (unsigned char)(offset * 31 + (offset >> 12) * 7);
+}
+
+static int make_file(void **state)
+{
+	char *bytes = malloc(FILE_BYTES);
+	int fd = mkstemp(path);
+
+	(void)state;
+	if (fd < 0 || !bytes)
+		return -1;
+	for (uint64_t i = 0; i < FILE_BYTES; i++)
+		bytes[i] = (char)byte_at(i);
+	if (write(fd, bytes, FILE_BYTES) != (ssize_t)FILE_BYTES || fsync(fd))
+		return -1;
+	free(bytes);
+	close(fd);
+	file = open(path, O_RDONLY | O_DIRECT);
+	if (file < 0) {
+		printf("# %s: no O_DIRECT there, reading through the page cache\n", path);
+		file = open(path, O_RDONLY);
+	}
+	return file < 0 ? -1 : 0;
+}
+
+static int remove_file(void **state)
+{
+	(void)state;
+	close(file);
+	unlink(path);
+	return 0;
+}
+
+/* Reads from the file into a pool buffer and compares; whether it was a fixed read. */
+static bool read_and_check(struct io_uring *ring, struct binpool_uring *u, char *p, uint64_t bytes,
+			   uint64_t offset)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+	struct io_uring_cqe *cqe;
+	int slot = binpool_uring_find(u, p, bytes);
+
+	memset(p, 0, bytes);
+	if (slot >= 0)
+		io_uring_prep_read_fixed(sqe, file, p, (unsigned int)bytes, offset, slot);
+	else
+		io_uring_prep_read(sqe, file, p, (unsigned int)bytes, offset);
+	assert_int_equal(io_uring_submit(ring), 1);
+	assert_int_equal(io_uring_wait_cqe(ring, &cqe), 0);
+	if (cqe->res != (int)bytes)
+		fail_msg("read of %llu bytes, slot %d: %d", (unsigned long long)bytes, slot,
+			 cqe->res);
+	io_uring_cqe_seen(ring, cqe);
+	for (uint64_t i = 0; i < bytes; i++)
+		if ((unsigned char)p[i] != byte_at(offset + i))
+			fail_msg("byte %llu is wrong", (unsigned long long)i);
+	return slot >= 0;
+}
+
+static void reads_on(struct binpool *pool)
+{
+	struct binpool_uring *u;
+	struct io_uring ring;
+	char *p[4];
+
+	assert_int_equal(io_uring_queue_init(8, &ring, 0), 0);
+	p[0] = binpool_alloc_aligned(pool, MIB, 4096);
+	assert_ok(binpool_uring_attach(pool, &ring, 16, &u));
+	assert_string_equal(binpool_uring_reason(u), "");
+	for (int i = 1; i < 4; i++)
+		p[i] = binpool_alloc_aligned(pool, (uint64_t)i * 3 * MIB, 4096);
+	assert_true(p[0] && p[1] && p[2] && p[3]);
+	/* Known only after a sync. */
+	assert_true(binpool_uring_find(u, p[0], MIB) >= 0);
+	assert_int_equal(binpool_uring_find(u, p[3], 9 * MIB), -1);
+	assert_int_equal(binpool_uring_sync(u), stats_of(pool).extents);
+	for (int i = 0; i < 4; i++)
+		assert_true(read_and_check(&ring, u, p[i], MIB, (uint64_t)i * MIB));
+	/* Part of a buffer, at an odd place of the file in the page's terms. */
+	assert_true(read_and_check(&ring, u, p[3] + 4096, 8192, 512 * 9));
+	assert_int_equal(binpool_uring_find(u, p, 8), -1);
+	assert_int_equal(binpool_uring_find(u, p[0], SIZE_MAX), -1);
+	for (int i = 0; i < 4; i++)
+		assert_ok(binpool_free(pool, p[i]));
+	assert_ok(binpool_uring_detach(u));
+	assert_int_equal(stats_of(pool).registrations, 0);
+	/* The ring is the caller's, and may have a table again. */
+	assert_ok(binpool_uring_attach(pool, &ring, 1, &u));
+	assert_ok(binpool_uring_detach(u));
+	io_uring_queue_exit(&ring);
+	check_pool(pool);
+	assert_ok(binpool_destroy(pool));
+}
+
+static void reads_thp(void **state)
+{
+	(void)state;
+	reads_on(thp_pool(64 * MIB));
+}
+
+static void reads_hugetlb(void **state)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	uint64_t before = sys_number(0, NR_HUGEPAGES);
+	struct binpool *pool;
+	FILE *f = fopen(NR_HUGEPAGES, "w");
+	bool there = false;
+
+	(void)state;
+	if (f) {
+		fprintf(f, "%llu\n", (unsigned long long)before + 32);
+		fclose(f);
+		there = sys_number(0, NR_HUGEPAGES) >= before + 32;
+	}
+	if (there) {
+		o.provider = BINPOOL_PROVIDER_HUGETLB;
+		assert_ok(binpool_create(&pool, &o));
+		reads_on(pool);
+	}
+	f = fopen(NR_HUGEPAGES, "w");
+	if (f) {
+		fprintf(f, "%llu\n", (unsigned long long)before);
+		fclose(f);
+	}
+	if (!there) {
+		printf("# cannot have huge pages through " NR_HUGEPAGES "\n");
+		skip();
+	}
+}
+
+/* An extent that went is not found, though a new one is at its addresses. */
+static void extents_go(void **state)
+{
+	struct binpool *pool = thp_pool(0);
+	struct binpool_uring *u;
+	struct io_uring ring;
+	char *p, *q;
+	int again = 0;
+
+	(void)state;
+	assert_int_equal(io_uring_queue_init(8, &ring, 0), 0);
+	assert_ok(binpool_uring_attach(pool, &ring, 2, &u));
+	for (int i = 0; i < 20; i++) {
+		p = binpool_alloc(pool, 4 * MIB);
+		assert_non_null(p);
+		assert_int_equal(binpool_uring_sync(u), 1);
+		assert_true(binpool_uring_find(u, p, 4 * MIB) >= 0);
+		assert_true(read_and_check(&ring, u, p, 4 * MIB, 0));
+		assert_ok(binpool_free(pool, p));
+		assert_ok(binpool_free_held(pool));
+		assert_int_equal(binpool_uring_find(u, p, 4 * MIB), -1);
+		q = binpool_alloc(pool, 4 * MIB);
+		assert_non_null(q);
+		again += p == q;
+		assert_int_equal(binpool_uring_find(u, q, 4 * MIB), -1);
+		assert_false(read_and_check(&ring, u, q, MIB, MIB));
+		assert_int_equal(binpool_uring_sync(u), 1);
+		/* The new one's own slot: the bytes are in the memory we see. */
+		assert_true(read_and_check(&ring, u, q, 4 * MIB, 2 * MIB));
+		assert_ok(binpool_free(pool, q));
+		assert_ok(binpool_free_held(pool));
+	}
+	printf("# the address came back %d times of 20\n", again);
+	assert_true(again > 0);
+	assert_int_equal(binpool_uring_sync(u), 0);
+	assert_ok(binpool_uring_detach(u));
+	io_uring_queue_exit(&ring);
+	assert_ok(binpool_destroy(pool));
+}
+
+/* More extents than slots: the rest is read without, and served when slots are free. */
+static void too_few_slots(void **state)
+{
+	struct binpool *pool = thp_pool(0);
+	struct binpool_uring *u;
+	struct io_uring ring;
+	char *p[3];
+	int fixed = 0;
+
+	(void)state;
+	assert_int_equal(io_uring_queue_init(8, &ring, 0), 0);
+	assert_ok(binpool_uring_attach(pool, &ring, 2, &u));
+	for (int i = 0; i < 3; i++)
+		p[i] = binpool_alloc(pool, 4 * MIB);
+	assert_int_equal(binpool_uring_sync(u), 2);
+	assert_non_null(strstr(binpool_uring_reason(u), "2 slots"));
+	for (int i = 0; i < 3; i++)
+		fixed += read_and_check(&ring, u, p[i], MIB, 0);
+	assert_int_equal(fixed, 2);
+	for (int i = 0; i < 2; i++)
+		assert_ok(binpool_free(pool, p[i]));
+	assert_ok(binpool_free_held(pool));
+	assert_int_equal(binpool_uring_sync(u), 1);
+	assert_string_equal(binpool_uring_reason(u), "");
+	assert_true(read_and_check(&ring, u, p[2], MIB, 0));
+	assert_ok(binpool_free(pool, p[2]));
+	/* The pool may go first. */
+	assert_ok(binpool_destroy(pool));
+	assert_int_equal(binpool_uring_sync(u), 0);
+	assert_ok(binpool_uring_detach(u));
+	io_uring_queue_exit(&ring);
+}
+
+static void bad_arguments(void **state)
+{
+	struct binpool *pool = thp_pool(0);
+	struct binpool_uring *u, *second;
+	struct io_uring ring;
+
+	(void)state;
+	assert_int_equal(io_uring_queue_init(8, &ring, 0), 0);
+	assert_int_equal(binpool_uring_attach(NULL, &ring, 2, &u), -EINVAL);
+	assert_int_equal(binpool_uring_attach(pool, NULL, 2, &u), -EINVAL);
+	assert_int_equal(binpool_uring_attach(pool, &ring, 2, NULL), -EINVAL);
+	assert_int_equal(binpool_uring_attach(pool, &ring, 0, &u), -EINVAL);
+	assert_int_equal(binpool_uring_attach(pool, &ring, 16385, &u), -EINVAL);
+	assert_ok(binpool_uring_attach(pool, &ring, 16384, &u));
+	assert_int_equal(binpool_uring_attach(pool, &ring, 2, &second), -EBUSY);
+	assert_null(second);
+	assert_ok(binpool_uring_detach(u));
+	assert_int_equal(binpool_uring_detach(NULL), -EINVAL);
+	assert_int_equal(binpool_uring_sync(NULL), -EINVAL);
+	assert_int_equal(binpool_uring_find(NULL, &u, 1), -1);
+	assert_string_equal(binpool_uring_reason(NULL), "");
+	io_uring_queue_exit(&ring);
+	assert_ok(binpool_destroy(pool));
+}
+
+/* Without the right to lock memory: a reason with the limit, and plain reads work. */
+static void memlock(void **state)
+{
+	int status;
+	pid_t pid;
+
+	(void)state;
+	fflush(NULL);
+	pid = fork();
+	if (!pid) {
+		struct rlimit limit = {MIB, MIB};
+		struct binpool *pool = thp_pool(0);
+		struct binpool_uring *u;
+		struct io_uring ring;
+		char *p;
+
+		if (setrlimit(RLIMIT_MEMLOCK, &limit) || (!getuid() && setuid(65534)) ||
+		    io_uring_queue_init(8, &ring, 0) || binpool_uring_attach(pool, &ring, 4, &u))
+			_exit(1);
+		p = binpool_alloc(pool, 4 * MIB);
+		if (!p || binpool_uring_sync(u) || binpool_uring_find(u, p, 4 * MIB) != -1)
+			_exit(2);
+		if (!strstr(binpool_uring_reason(u), "RLIMIT_MEMLOCK"))
+			_exit(3);
+		if (read_and_check(&ring, u, p, MIB, MIB))
+			_exit(4);
+		_exit(binpool_uring_detach(u) ? 5 : 0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(reads_thp),	 cmocka_unit_test(reads_hugetlb),
+		cmocka_unit_test(extents_go),	 cmocka_unit_test(too_few_slots),
+		cmocka_unit_test(bad_arguments), cmocka_unit_test(memlock),
+	};
+
+	return cmocka_run_group_tests_name("uring", tests, make_file, remove_file);
+}
