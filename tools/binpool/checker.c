@@ -72,9 +72,10 @@ static void describe(struct slot *slot, const unsigned char *plain, uint64_t exp
 			  expected);
 	if (differing && length > 0 && (size_t)length < sizeof(slot->problem))
 		length += snprintf(slot->problem + length, sizeof(slot->problem) - (size_t)length,
-				   "; %" PRIu64 " bytes came back changed, the first at %" PRIu64
+				   "; %" PRIu64 " byte%s came back changed, the first at %" PRIu64
 				   ": %02x instead of %02x",
-				   differing, slot->offset + first, slot->out[first], plain[first]);
+				   differing, differing == 1 ? "" : "s", slot->offset + first,
+				   slot->out[first], plain[first]);
 	if (source_was_modified(slot->source) && length > 0 &&
 	    (size_t)length < sizeof(slot->problem))
 		snprintf(slot->problem + length, sizeof(slot->problem) - (size_t)length,

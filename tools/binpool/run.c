@@ -240,6 +240,7 @@ static void *get_buffer(struct run *run, uint64_t bytes)
 static int init_slots(struct run *run)
 {
 	uint64_t bytes = run->options.buffer_bytes;
+	uint64_t partials = run->device.items * sizeof(uint64_t);
 	struct slot *slot;
 	uint32_t i;
 
@@ -252,7 +253,7 @@ static int init_slots(struct run *run)
 	 * One extent for all is best, since it is registered at once; where
 	 * there is none so large, the buffers come from several.
 	 */
-	(void)binpool_reserve(run->pool, 2 * bytes * run->options.depth);
+	(void)binpool_reserve(run->pool, run->options.depth * (2 * bytes + partials));
 	for (i = 0; i < run->options.depth; i++) {
 		slot = &run->slots[i];
 		slot->in = get_buffer(run, bytes);

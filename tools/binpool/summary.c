@@ -149,11 +149,10 @@ static void print_contiguity(const struct run *run, const struct binpool_stats *
 
 static void print_memory(const struct run *run, const struct binpool_stats *stats)
 {
-	const char *reason = binpool_provider_reason(run->pool);
 	char units[CLI_UNITS_LEN];
 
-	printf("  provider         %s%s%s\n", binpool_provider_name(stats->provider),
-	       reason[0] ? ": " : "", reason);
+	/* Why it is this one and no better one is in the pool's report. */
+	printf("  provider         %s\n", binpool_provider_name(stats->provider));
 	printf("  page size        %s, as mapped\n", cli_units(stats->page_bytes, units));
 	print_contiguity(run, stats);
 	printf("  registrations    %" PRIu64 ", made in %.3f ms; %s of extents\n",
