@@ -217,10 +217,10 @@ static int cond_wait(struct binpool *pool, const struct timespec *end)
 {
 	int err;
 
-	pool->lock_holder = NULL;
+	__atomic_store_n(&pool->lock_holder, NULL, __ATOMIC_RELAXED);
 	err = end ? pthread_cond_timedwait(&pool->idle, &pool->lock, end)
 		  : pthread_cond_wait(&pool->idle, &pool->lock);
-	pool->lock_holder = thread_self();
+	__atomic_store_n(&pool->lock_holder, thread_self(), __ATOMIC_RELAXED);
 	return err;
 }
 

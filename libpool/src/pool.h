@@ -277,15 +277,21 @@ int callback_errno(int err);
 /* A verbose pool's line. */
 void pool_trace(const struct binpool *pool, const char *fmt, ...) PRINTF(2, 3);
 
+/* Another thread may be writing its own name meanwhile, which is not ours either. */
+static inline bool holds(const void *const *holder)
+{
+	return __atomic_load_n(holder, __ATOMIC_RELAXED) == thread_self();
+}
+
 static inline void assert_locked(const struct binpool *pool)
 {
-	assert(pool->lock_holder == thread_self());
+	assert(holds(&pool->lock_holder));
 }
 
 static inline void assert_turn(const struct binpool *pool)
 {
-	assert(pool->turn_holder == thread_self());
-	assert(pool->lock_holder != thread_self());
+	assert(holds(&pool->turn_holder));
+	assert(!holds(&pool->lock_holder));
 }
 
 /*

@@ -109,6 +109,40 @@ static void best_fit(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+/* Of two free stretches of nearly the same size the smaller one that fits. */
+static void best_fit_in_class(void **state)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool *pool;
+	void *p[4], *q;
+
+	(void)state;
+	o.provider = BINPOOL_PROVIDER_THP;
+	o.mantissa_bits = 16;
+	assert_ok(binpool_create(&pool, &o));
+	p[0] = binpool_alloc(pool, 130 * KIB);
+	p[1] = binpool_alloc(pool, 2 * KIB);
+	p[2] = binpool_alloc(pool, 134 * KIB);
+	p[3] = binpool_alloc(pool, 2 * KIB);
+	assert_true(p[0] && p[1] && p[2] && p[3]);
+	assert_ok(binpool_stop_holding(pool));
+	for (int last = 0; last <= 2; last += 2) {
+		/* Whichever was freed last. */
+		assert_ok(binpool_free(pool, p[2 - last]));
+		assert_ok(binpool_free(pool, p[last]));
+		q = binpool_alloc(pool, 129 * KIB);
+		assert_ptr_equal(q, p[0]);
+		assert_ok(binpool_free(pool, q));
+		q = binpool_alloc(pool, 133 * KIB);
+		assert_ptr_equal(q, p[2]);
+		assert_ok(binpool_free(pool, q));
+		assert_ptr_equal(binpool_alloc(pool, 130 * KIB), p[0]);
+		assert_ptr_equal(binpool_alloc(pool, 134 * KIB), p[2]);
+	}
+	assert_ok(binpool_free_bulk(pool, 4, p));
+	assert_ok(binpool_destroy(pool));
+}
+
 /* Many small buffers need few extents, and so few registrations. */
 static void few_extents(void **state)
 {
@@ -256,19 +290,19 @@ static void zeroed(void **state)
 	memset(buf.ptr, 0xee, buf.capacity);
 	assert_ok(binpool_free(pool, p));
 
-	/* A run that joined used memory is not known to be zero either. */
+	/* A run that joined used memory, below or above it, is not known to be zero. */
 	o.flags = 0;
-	for (uint64_t size = 64; size < 2 * MIB; size *= 3) {
+	p = binpool_alloc(pool, 64); /* keeps the extent */
+	for (uint64_t size = 128 * KIB; size <= 2 * MIB; size *= 2) {
 		o.bytes = size;
 		assert_ok(binpool_alloc_ex(pool, &o, &buf));
 		if (buf.flags & BINPOOL_BUF_ZEROED)
 			assert_true(is_zero(buf.ptr, size));
 		memset(buf.ptr, 0xee, buf.capacity);
 		assert_ok(binpool_free(pool, buf.ptr));
-		if (size % 2)
-			continue;
 		assert_ok(binpool_free_held(pool));
 	}
+	assert_ok(binpool_free(pool, p));
 	assert_ok(binpool_destroy(pool));
 }
 
@@ -339,6 +373,7 @@ int main(void)
 		cmocka_unit_test(whole_limit),
 		cmocka_unit_test(held_neighbours_join),
 		cmocka_unit_test(best_fit),
+		cmocka_unit_test(best_fit_in_class),
 		cmocka_unit_test(few_extents),
 		cmocka_unit_test(reported_waste),
 		cmocka_unit_test(growth),
