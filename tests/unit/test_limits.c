@@ -7,7 +7,7 @@
 
 static void eight_in_64(void **state)
 {
-	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool *pool = real_pool(64 * MIB);
 	void *p[8];
 
 	(void)state;
@@ -33,7 +33,7 @@ static void eight_in_64(void **state)
 static void whole_limit(void **state)
 {
 	const uint64_t limit = rounds(10) > 1 ? GIB : 64 * MIB;
-	struct binpool *pool = thp_pool(limit);
+	struct binpool *pool = real_pool(limit);
 	struct rng r = rng_make();
 	void *p[200], *all;
 
@@ -60,7 +60,7 @@ static void whole_limit(void **state)
 /* Held neighbours join before the limit refuses. */
 static void held_neighbours_join(void **state)
 {
-	struct binpool *pool = thp_pool(16 * MIB);
+	struct binpool *pool = real_pool(16 * MIB);
 	void *p[16], *large;
 
 	(void)state;
@@ -86,7 +86,7 @@ static void held_neighbours_join(void **state)
 /* A free stretch is used before the provider is asked, and the smallest that fits. */
 static void best_fit(void **state)
 {
-	struct binpool *pool = thp_pool(0);
+	struct binpool *pool = real_pool(0);
 	void *a, *b, *c;
 	char *x;
 
@@ -146,7 +146,7 @@ static void best_fit_in_class(void **state)
 /* Many small buffers need few extents, and so few registrations. */
 static void few_extents(void **state)
 {
-	struct binpool *pool = thp_pool(0);
+	struct binpool *pool = real_pool(0);
 	const size_t n = rounds(100000);
 	void **p = calloc(n, sizeof(*p));
 	struct binpool_stats s;
@@ -171,7 +171,7 @@ static void few_extents(void **state)
 static void reported_waste(void **state)
 {
 	const uint64_t asked = 135790592; /* 129.5 MiB */
-	struct binpool *pool = thp_pool(0);
+	struct binpool *pool = real_pool(0);
 	struct binpool_stats s;
 	void *p = binpool_alloc(pool, asked);
 
@@ -193,7 +193,7 @@ static void reported_waste(void **state)
 /* The pool grows by an eighth of itself, and never past the limit. */
 static void growth(void **state)
 {
-	struct binpool *pool = thp_pool(130 * MIB);
+	struct binpool *pool = real_pool(130 * MIB);
 	struct binpool_stats s, last = {0};
 	uint64_t n = 0;
 	void *p[2048];
@@ -219,7 +219,7 @@ static void growth(void **state)
 
 static void alignment(void **state)
 {
-	struct binpool *pool = thp_pool(0);
+	struct binpool *pool = real_pool(0);
 	void *p[32], *plain;
 
 	(void)state;
@@ -265,7 +265,7 @@ static bool is_zero(const char *p, size_t n)
 
 static void zeroed(void **state)
 {
-	struct binpool *pool = thp_pool(0);
+	struct binpool *pool = real_pool(0);
 	struct binpool_alloc_opts o = {.size = sizeof(o), .bytes = 50000};
 	struct binpool_buf buf = {.size = sizeof(buf)};
 	void *p;
@@ -308,7 +308,7 @@ static void zeroed(void **state)
 
 static void reserve(void **state)
 {
-	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool *pool = real_pool(64 * MIB);
 	void *p;
 
 	(void)state;
@@ -331,7 +331,7 @@ static void reserve(void **state)
 
 static void may_alloc(void **state)
 {
-	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool *pool = real_pool(64 * MIB);
 
 	(void)state;
 	assert_int_equal(binpool_max_bytes(pool), 64 * MIB);

@@ -84,7 +84,7 @@ static cl_uint references(cl_context context)
 
 static void staging(void **state)
 {
-	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool *pool = real_pool(64 * MIB);
 	struct side s = {0};
 	cl_uint refs;
 	uint64_t id;
@@ -117,7 +117,7 @@ static void staging(void **state)
 
 static void two_contexts(void **state)
 {
-	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool *pool = real_pool(64 * MIB);
 	struct side a = {0}, b = {0};
 	uint64_t ia, ib;
 
@@ -143,7 +143,7 @@ static void two_contexts(void **state)
 /* Detaching waits for what the queue still does with the memory. */
 static void detach_waits(void **state)
 {
-	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool *pool = real_pool(64 * MIB);
 	struct side s = {0};
 	unsigned char *out, *in;
 	uint64_t id;
@@ -174,7 +174,7 @@ static void detach_waits(void **state)
 
 static void bad_arguments(void **state)
 {
-	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool *pool = real_pool(64 * MIB);
 	struct side s = {0};
 	uint64_t id;
 
@@ -191,7 +191,7 @@ static void bad_arguments(void **state)
 /* An extent larger than the device takes is refused with the device's limit. */
 static void too_large(void **state)
 {
-	struct binpool *pool = thp_pool(BINPOOL_UNLIMITED);
+	struct binpool *pool = real_pool(BINPOOL_UNLIMITED);
 	struct side s = {0};
 	cl_ulong most = 0;
 	uint64_t id;

@@ -146,7 +146,7 @@ static void identities_allocator(void **state)
 
 static void identities_extents(void **state)
 {
-	struct binpool *pool = thp_pool(32 * MIB);
+	struct binpool *pool = real_pool(32 * MIB);
 	struct rng r = rng_make();
 
 	(void)state;
@@ -313,7 +313,7 @@ static void misuse_on(struct binpool *pool)
 static void misuse(void **state)
 {
 	struct counter c = COUNTER_INIT;
-	struct binpool *a = counter_pool(&c, BINPOOL_CLASSES_TIGHT, 0), *b = thp_pool(16 * MIB);
+	struct binpool *a = counter_pool(&c, BINPOOL_CLASSES_TIGHT, 0), *b = real_pool(16 * MIB);
 	void *p;
 
 	(void)state;
@@ -368,7 +368,7 @@ static void alignment_over_allocator(void **state)
 static void size_zero(void **state)
 {
 	struct counter c = COUNTER_INIT;
-	struct binpool *pools[] = {counter_pool(&c, BINPOOL_CLASSES_TIGHT, 0), thp_pool(16 * MIB)};
+	struct binpool *pools[] = {counter_pool(&c, BINPOOL_CLASSES_TIGHT, 0), real_pool(16 * MIB)};
 	struct binpool_buf buf = {.size = sizeof(buf)};
 
 	(void)state;
@@ -458,7 +458,7 @@ static void inner_free(void *ctx, void *ptr, uint64_t bytes)
 
 static void pool_over_pool(void **state)
 {
-	struct binpool *inner = thp_pool(16 * MIB), *outer;
+	struct binpool *inner = real_pool(16 * MIB), *outer;
 	struct binpool_allocator_ops ops = {sizeof(ops), inner, inner_alloc, inner_free};
 	struct binpool_options o = BINPOOL_OPTIONS_INIT;
 	struct rng r = rng_make();

@@ -88,7 +88,7 @@ static int setup(void **state)
 
 static void follows_extents(void **state)
 {
-	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool *pool = real_pool(64 * MIB);
 	struct mock a = {.letter = 'A'}, b = {.letter = 'B'};
 	uint64_t ia, ib;
 	void *p;
@@ -126,7 +126,7 @@ static void failed_attach(void **state)
 {
 	(void)state;
 	for (int n = 1; n <= 3; n++) {
-		struct binpool *pool = thp_pool(64 * MIB);
+		struct binpool *pool = real_pool(64 * MIB);
 		struct mock m[3] = {{.letter = 'A'}, {.letter = 'B'}, {.letter = 'C'}};
 		struct binpool_stats before, after;
 		uint64_t id;
@@ -163,7 +163,7 @@ static void failed_attach(void **state)
 /* A registrar's ENOMEM is its own: nothing held is thrown away for it. */
 static void failure_keeps_held(void **state)
 {
-	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool *pool = real_pool(64 * MIB);
 	struct mock a = {.letter = 'A', .fail_at = 2, .fail_with = -ENOMEM};
 	uint64_t id;
 
@@ -180,7 +180,7 @@ static void failure_keeps_held(void **state)
 
 static void failed_add(void **state)
 {
-	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool *pool = real_pool(64 * MIB);
 	struct mock a = {.letter = 'A', .fail_at = 3, .fail_with = -EIO};
 	uint64_t id = 77;
 
@@ -207,7 +207,7 @@ static void failed_add(void **state)
 
 static void bad_arguments(void **state)
 {
-	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool *pool = real_pool(64 * MIB);
 	struct binpool_registrar_ops ops = {.size = sizeof(ops), .attach = mock_attach};
 	struct mock a = {.letter = 'A'};
 	uint64_t id;
@@ -224,7 +224,7 @@ static void bad_arguments(void **state)
 /* A callback may use another pool, not its own. */
 static void reentry(void **state)
 {
-	struct binpool *pool = thp_pool(64 * MIB), *other = thp_pool(64 * MIB);
+	struct binpool *pool = real_pool(64 * MIB), *other = real_pool(64 * MIB);
 	struct mock a = {.letter = 'A', .reenter = pool}, b = {.letter = 'B', .reenter = other};
 	uint64_t id;
 
@@ -243,7 +243,7 @@ static void reentry(void **state)
 /* Registrations follow extents, not allocations. */
 static void few_registrations(void **state)
 {
-	struct binpool *pool = thp_pool(0);
+	struct binpool *pool = real_pool(0);
 	struct mock a = {.letter = 'A'};
 	struct rng r = rng_make();
 	void *p[64] = {0};

@@ -174,14 +174,14 @@ static void run(struct binpool *pool, bool may_fail)
 static void extents(void **state)
 {
 	(void)state;
-	run(thp_pool(0), false);
+	run(real_pool(0), false);
 }
 
 /* The limit is hit all the time, but never passed. */
 static void extents_at_the_limit(void **state)
 {
 	(void)state;
-	run(thp_pool(4 * MIB), true);
+	run(real_pool(4 * MIB), true);
 }
 
 static void allocator(void **state)
@@ -218,7 +218,7 @@ static void destroy_waits(void **state)
 {
 	(void)state;
 	for (int holding = 0; holding < 2; holding++) {
-		struct binpool *pool = thp_pool(0);
+		struct binpool *pool = real_pool(0);
 		struct place p = {.ptr = binpool_alloc(pool, 1000), .words = (uintptr_t)pool};
 		pthread_t thread;
 		void *err;

@@ -131,9 +131,9 @@ static void reads_hugetlb(void **state)
 
 	(void)state;
 	if (f) {
-		fprintf(f, "%llu\n", (unsigned long long)before + 32);
+		fprintf(f, "%llu\n", (unsigned long long)before + 16);
 		fclose(f);
-		there = sys_number(0, NR_HUGEPAGES) >= before + 32;
+		there = sys_number(0, NR_HUGEPAGES) >= before + 16;
 	}
 	if (there) {
 		o.provider = BINPOOL_PROVIDER_HUGETLB;
@@ -149,6 +149,40 @@ static void reads_hugetlb(void **state)
 		printf("# cannot have huge pages through " NR_HUGEPAGES "\n");
 		skip();
 	}
+}
+
+/* Blocks of the module: fixed reads where the kernel can, else a reason and plain reads. */
+static void reads_device(void **state)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool_uring *u;
+	struct binpool *pool;
+	struct io_uring ring;
+	char *p;
+
+	(void)state;
+	if (access("/dev/binpool", F_OK)) {
+		printf("# no /dev/binpool: the module is not loaded\n");
+		skip();
+	}
+	o.provider = BINPOOL_PROVIDER_DEVICE;
+	assert_ok(binpool_create(&pool, &o));
+	assert_int_equal(io_uring_queue_init(8, &ring, 0), 0);
+	assert_ok(binpool_uring_attach(pool, &ring, 4, &u));
+	p = binpool_alloc(pool, 4 * MIB);
+	assert_non_null(p);
+	if (binpool_uring_sync(u)) {
+		assert_string_equal(binpool_uring_reason(u), "");
+		assert_true(read_and_check(&ring, u, p, 4 * MIB, MIB));
+	} else {
+		printf("# not registered: %s\n", binpool_uring_reason(u));
+		assert_non_null(strstr(binpool_uring_reason(u), "6.12"));
+		assert_false(read_and_check(&ring, u, p, 4 * MIB, MIB));
+	}
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_uring_detach(u));
+	io_uring_queue_exit(&ring);
+	assert_ok(binpool_destroy(pool));
 }
 
 /* An extent that went is not found, though a new one is at its addresses. */
@@ -285,8 +319,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(reads_thp),	 cmocka_unit_test(reads_hugetlb),
-		cmocka_unit_test(extents_go),	 cmocka_unit_test(too_few_slots),
-		cmocka_unit_test(bad_arguments), cmocka_unit_test(memlock),
+		cmocka_unit_test(reads_device),	 cmocka_unit_test(extents_go),
+		cmocka_unit_test(too_few_slots), cmocka_unit_test(bad_arguments),
+		cmocka_unit_test(memlock),
 	};
 
 	return cmocka_run_group_tests_name("uring", tests, make_file, remove_file);

@@ -94,16 +94,38 @@ struct binpool *counter_pool(struct counter *c, uint32_t classes, uint64_t max_b
 	return pool;
 }
 
-struct binpool *thp_pool(uint64_t max_bytes)
+static struct binpool *pool_over(uint32_t provider, uint64_t max_bytes)
 {
 	struct binpool_options o = BINPOOL_OPTIONS_INIT;
 	struct binpool *pool;
 
 	o.name = "test";
-	o.provider = BINPOOL_PROVIDER_THP;
+	o.provider = provider;
 	o.max_bytes = max_bytes;
 	assert_ok(binpool_create(&pool, &o));
 	return pool;
+}
+
+struct binpool *thp_pool(uint64_t max_bytes)
+{
+	return pool_over(BINPOOL_PROVIDER_THP, max_bytes);
+}
+
+struct binpool *real_pool(uint64_t max_bytes)
+{
+	const char *name = getenv("BINPOOL_TEST_PROVIDER");
+	uint32_t provider = BINPOOL_PROVIDER_THP;
+
+	for (uint32_t i = 0; name && binpool_provider_name(i); i++)
+		if (!strcmp(name, binpool_provider_name(i)))
+			provider = i;
+	return pool_over(provider, max_bytes);
+}
+
+/* What the user set for programs of his own is not for the tests. */
+static void __attribute__((constructor)) forget_options(void)
+{
+	unsetenv("BINPOOL_OPTS");
 }
 
 struct binpool_stats stats_of(struct binpool *pool)

@@ -62,6 +62,8 @@ struct binpool *counter_pool(struct counter *c, uint32_t classes, uint64_t max_b
 
 /* A pool of thp memory. */
 struct binpool *thp_pool(uint64_t max_bytes);
+/* A pool of extents of whatever BINPOOL_TEST_PROVIDER says; thp if it says nothing. */
+struct binpool *real_pool(uint64_t max_bytes);
 
 struct binpool_stats stats_of(struct binpool *pool);
 /* Every identity of the counters, and the pool's structures. */
