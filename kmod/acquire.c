@@ -56,25 +56,36 @@ static void saw_runs(struct request *req, struct list_head *runs)
 		saw_run(req, run->nr);
 }
 
-/* @nr frames of @node from the system, all or none. */
-static int take_fresh(struct request *req, struct node_pool *node, unsigned long nr, gfp_t gfp,
-		      struct list_head *runs)
+/*
+ * Frames of @node from the system: up to @nr if @some will do, else all or none.
+ * Returns how many; fewer than @nr have a reason in *@err.
+ */
+static unsigned long take_fresh(struct request *req, struct node_pool *node, unsigned long nr,
+				bool some, gfp_t gfp, struct list_head *runs, int *err)
 {
-	unsigned long got;
+	unsigned long room = limit_floor_room();
+	unsigned long take = limit_take(nr, some), got = 0;
 	LIST_HEAD(mine);
 
-	if (!limit_take(nr))
-		return -ENOSPC;
-	got = limit_floor_allows(nr) ? fresh_runs(node, nr, gfp, &mine) : 0;
-	limit_give(nr - got);
-	if (got < nr) {
+	*err = take < nr ? -ENOSPC : 0;
+	if (take > room) {
+		*err = -ENOMEM;
+		limit_give(some ? take - room : take);
+		take = some ? room : 0;
+	}
+	if (take)
+		got = fresh_runs(node, take, gfp, &mine);
+	limit_give(take - got);
+	if (got < take)
+		*err = fatal_signal_pending(current) ? -EINTR : -ENOMEM;
+	if (*err && !some) {
 		saw_runs(req, &mine);
 		frames_to_system(&mine);
-		return fatal_signal_pending(current) ? -EINTR : -ENOMEM;
+		return 0;
 	}
-	req->fresh = true;
+	req->fresh |= got;
 	list_splice_tail(&mine, runs);
-	return 0;
+	return got;
 }
 
 static bool take_held_run(struct request *req, struct node_pool *node, struct list_head *runs)
@@ -94,7 +105,9 @@ static bool take_held_run(struct request *req, struct node_pool *node, struct li
 static int take_fresh_run(struct request *req, struct node_pool *node, gfp_t gfp,
 			  struct list_head *runs)
 {
-	unsigned long added = 0, chunk = req->nr;
+	/* As many as hold an aligned run wherever they begin. */
+	unsigned long want = req->nr + req->align - 1;
+	unsigned long chunk = want, added = 0, got;
 	struct frame *run, *tmp;
 	bool found = false;
 	int err;
@@ -102,35 +115,34 @@ static int take_fresh_run(struct request *req, struct node_pool *node, gfp_t gfp
 	do {
 		LIST_HEAD(mine);
 
-		err = take_fresh(req, node, chunk, gfp, &mine);
-		if (err)
-			break;
+		got = take_fresh(req, node, chunk, true, gfp, &mine, &err);
 		list_for_each_entry_safe(run, tmp, &mine, link) {
 			list_del_init(&run->link);
 			held_put(run, true);
 		}
-		added += chunk;
-		found = take_held_run(req, node, runs);
-		chunk = max(req->nr / 4, 1UL);
-	} while (!found && added < (1 + CONTIG_EXCESS) * req->nr);
+		added += got;
+		found = got && take_held_run(req, node, runs);
+		chunk = max(want / 4, 1UL);
+	} while (!found && !err && added < (1 + CONTIG_EXCESS) * want);
 
 	if (!found)
 		saw_run(req, held_run_max(node));
-	else
-		added -= min(added, req->nr);
-	held_to_system(node, 0, added);
+	held_to_system(node, 0, found ? added - min(added, req->nr) : added);
 	if (found)
 		return 0;
-	/* Memory there was, if any came; only no run of it. */
-	return added || !err ? -ENOMEM : err;
+	/* Memory there was, if enough came; only no run of it. */
+	return added >= want || !err ? -ENOMEM : err;
 }
 
 static int take_fresh_block(struct request *req, struct node_pool *node, gfp_t gfp,
 			    struct list_head *runs)
 {
+	int err;
+
 	if (req->flags & BINPOOL_ALLOC_CONTIG)
 		return take_fresh_run(req, node, gfp, runs);
-	return take_fresh(req, node, req->nr, gfp, runs);
+	take_fresh(req, node, req->nr, false, gfp, runs, &err);
+	return err;
 }
 
 /* The whole block from what @node holds, in several runs if need be. */
@@ -153,33 +165,30 @@ static bool take_held_block(struct request *req, struct node_pool *node, struct 
 /* What is held on any node, and fresh frames of any node for the rest. */
 static int take_mixed(struct request *req, struct list_head *runs)
 {
+	gfp_t gfp = req->flags & BINPOOL_ALLOC_NOWAIT ? GFP_FREE_ONLY : GFP_RECLAIM;
+	struct node_pool *node;
 	unsigned long got = 0;
 	int err = -ENOMEM;
-	struct node_pool *node;
-	LIST_HEAD(mine);
+	LIST_HEAD(fresh);
+	LIST_HEAD(held);
 
 	for_each_node_of(node, req)
-		got += held_gather(node, req->nr - got, &mine);
+		got += held_gather(node, req->nr - got, &held);
+	if (limit_left() < req->nr - got)
+		err = -ENOSPC;
 	for_each_node_of(node, req) {
-		gfp_t gfp = req->flags & BINPOOL_ALLOC_NOWAIT ? GFP_FREE_ONLY : GFP_RECLAIM;
-		unsigned long part = req->nr - got;
-
-		/* Halve what does not fit on one node. */
-		while (got < req->nr && part) {
-			err = take_fresh(req, node, part, gfp, &mine);
-			if (!err)
-				got += part;
-			if (err == -ENOSPC || err == -EINTR)
-				break;
-			part = err ? part / 2 : req->nr - got;
-		}
+		if (got == req->nr || err == -ENOSPC || err == -EINTR)
+			break;
+		got += take_fresh(req, node, req->nr - got, true, gfp, &fresh, &err);
 	}
 	if (got < req->nr) {
-		saw_runs(req, &mine);
-		held_return(&mine);
+		saw_runs(req, &fresh);
+		frames_to_system(&fresh);
+		held_return(&held);
 		return err;
 	}
-	list_splice_tail(&mine, runs);
+	list_splice_tail(&held, runs);
+	list_splice_tail(&fresh, runs);
 	return 0;
 }
 

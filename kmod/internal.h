@@ -208,13 +208,14 @@ int limbo_wait(unsigned int gen, unsigned long *left);
 /* limit.c */
 int limit_init(u64 bytes);
 u64 limit_machine_bytes(int nid);
-bool limit_take(unsigned long nr);
+unsigned long limit_take(unsigned long nr, bool some);
 void limit_give(unsigned long nr);
+unsigned long limit_left(void);
 unsigned long limit_excess(void);
 u64 limit_max_bytes(void);
 u64 limit_managed_bytes(void);
 int limit_set(u64 bytes);
-bool limit_floor_allows(unsigned long nr);
+unsigned long limit_floor_room(void);
 
 /* block.c */
 extern const struct file_operations block_fops;

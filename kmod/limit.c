@@ -29,22 +29,32 @@ u64 limit_machine_bytes(int nid)
 	return nid == NUMA_NO_NODE ? ram_bytes() : (u64)node_present_pages(nid) << PAGE_SHIFT;
 }
 
-bool limit_take(unsigned long nr)
+/* Takes @nr frames, or as many as there are if @some will do. Returns how many. */
+unsigned long limit_take(unsigned long nr, bool some)
 {
 	long old = atomic_long_read(&managed);
+	unsigned long take;
 
 	do {
 		unsigned long max = READ_ONCE(max_frames);
 
-		if (nr > max || old > max - nr)
-			return false;
-	} while (!atomic_long_try_cmpxchg(&managed, &old, old + nr));
-	return true;
+		take = min(nr, max > old ? max - old : 0);
+		if (take < nr && !some)
+			return 0;
+	} while (!atomic_long_try_cmpxchg(&managed, &old, old + take));
+	return take;
 }
 
 void limit_give(unsigned long nr)
 {
 	WARN_ON_ONCE(atomic_long_sub_return(nr, &managed) < 0);
+}
+
+unsigned long limit_left(void)
+{
+	unsigned long now = atomic_long_read(&managed), max = READ_ONCE(max_frames);
+
+	return max > now ? max - now : 0;
 }
 
 /* Frames managed above the limit, after it was lowered. */
@@ -82,16 +92,16 @@ int limit_set(u64 bytes)
 }
 
 /*
- * Whether @nr frames may be taken from the system: what is available afterwards,
+ * How many frames may be taken from the system so that what is available then,
  * the page cache counted in, stays above floor_bytes. Without it one large
  * request would push everybody else's memory out to swap.
  */
-bool limit_floor_allows(unsigned long nr)
+unsigned long limit_floor_room(void)
 {
 	u64 floor = floor_bytes ?: max_t(u64, ram_bytes() / 20, SZ_256M);
 	u64 available = available_bytes();
 
-	return available >= floor && available - floor >= frames_to_bytes(nr);
+	return available > floor ? (available - floor) >> PMD_SHIFT : 0;
 }
 
 int __init limit_init(u64 bytes)
