@@ -374,6 +374,36 @@ static void ladder_hugetlb(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+/* More than a block may have: several, one after another in one stretch of addresses. */
+static void check_several_blocks(struct binpool *pool)
+{
+	const uint64_t bytes = GIB + 4 * MIB;
+	struct binpool_buf buf = {.size = sizeof(buf)};
+	struct binpool_stats s;
+	char *p;
+
+	if (!binpool_may_alloc(pool, bytes)) {
+		printf("# max_bytes is below 1 GiB: several blocks are not tested\n");
+		return;
+	}
+	p = binpool_alloc(pool, bytes);
+	if (!p)
+		fail_msg("%s", binpool_last_error());
+	s = stats_of(pool);
+	assert_int_equal(s.extent_allocs - s.extent_frees, s.extents);
+	assert_true(s.runs >= 2);
+	assert_int_equal(s.page_bytes, pmd_size());
+	assert_ok(binpool_buf_info(pool, p, &buf));
+	assert_int_equal(buf.extent_fd, -1);
+	for (uint64_t at = GIB - MIB; at < GIB + MIB; at++)
+		p[at] = (char)(at * 7);
+	for (uint64_t at = GIB - MIB; at < GIB + MIB; at++)
+		assert_int_equal(p[at], (char)(at * 7));
+	p[0] = p[bytes - 1] = 1;
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_free_held(pool));
+}
+
 static void check_device(void)
 {
 	struct binpool *pool = pool_of(BINPOOL_PROVIDER_DEVICE, 0);
@@ -389,6 +419,7 @@ static void check_device(void)
 	assert_true(buf.extent_fd >= 0);
 	assert_ok(binpool_free(pool, p));
 
+	check_several_blocks(pool);
 	/* The module's limit, with the knob. */
 	p = binpool_alloc(pool, (size_t)binpool_max_bytes(pool) + 64 * MIB);
 	assert_null(p);
