@@ -163,8 +163,9 @@ TEST_F(call, longer_with_zeros)
 			TH_LOG("size %u", sizes[i]);
 		}
 		put(variant->nr, buf);
-		for (size_t b = variant->size; b < page; b++)
+		for (size_t b = variant->size; b < page; b++) {
 			ASSERT_EQ(0, buf[b]);
+		}
 	}
 }
 
@@ -244,8 +245,9 @@ TEST_F(call, reply_to_read_only_memory)
 
 	memcpy(self->guard, &self->valid, variant->size);
 	ASSERT_EQ(0, mprotect(self->guard, page, PROT_READ));
-	for (int i = 0; i < 100; i++)
+	for (int i = 0; i < 100; i++) {
 		ASSERT_EQ(-EFAULT, request(self->fd, variant->nr, self->guard));
+	}
 	ASSERT_EQ(self->fds, count_fds());
 	ASSERT_EQ(self->before.v[1], attr_read("active_bytes"));
 	ASSERT_EQ(0, attr_read("limbo_bytes"));
@@ -319,8 +321,9 @@ TEST_F(call, every_byte_defined)
 		ASSERT_EQ(0, request(self->fd, variant->nr, a));
 		put(variant->nr, a);
 		/* Beyond the struct nothing is written. */
-		for (size_t b = variant->size; b < sizeof(*a); b++)
+		for (size_t b = variant->size; b < sizeof(*a); b++) {
 			ASSERT_EQ(fills[i], a->bytes[b]);
+		}
 	}
 	for (__u32 b = 0; b < variant->size; b++) {
 		ASSERT_EQ(out[0].bytes[b], out[1].bytes[b])
@@ -366,10 +369,13 @@ TEST_F(pool, unknown_ioctls)
 	for (unsigned int nr = 0; nr < 256; nr++) {
 		unsigned long cmd = _IO(BINPOOL_IOC_MAGIC, nr);
 
-		if (cmd != BINPOOL_IOC_INFO && cmd != BINPOOL_IOC_ALLOC && cmd != BINPOOL_IOC_TRIM)
+		if (cmd != BINPOOL_IOC_INFO && cmd != BINPOOL_IOC_ALLOC &&
+		    cmd != BINPOOL_IOC_TRIM) {
 			ASSERT_EQ(-ENOTTY, request(self->dev, cmd, &a));
-		if (cmd != BINPOOL_IOC_QUERY)
+		}
+		if (cmd != BINPOOL_IOC_QUERY) {
 			ASSERT_EQ(-ENOTTY, request(block, cmd, &a));
+		}
 	}
 	for (unsigned int magic = 0; magic < 256; magic++) {
 		if (magic == BINPOOL_IOC_MAGIC || magic == 'T' || magic == 'f' || magic == 0 ||

@@ -87,8 +87,9 @@ TEST_F(pool, bytes_impossible)
 	const __u32 flags[] = {0, BINPOOL_ALLOC_CONTIG, BINPOOL_ALLOC_NOWAIT};
 
 	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
-		for (size_t f = 0; f < ARRAY_SIZE(flags); f++)
+		for (size_t f = 0; f < ARRAY_SIZE(flags); f++) {
 			ASSERT_REFUSED(EFBIG, alloc_request(sizes[i], flags[f]));
+		}
 	}
 }
 
@@ -157,6 +158,12 @@ TEST_F(pool, align_to_a_frame)
 	}
 }
 
+/* More than a frame's own alignment is the promise of one run. */
+TEST_F(pool, align_without_contig)
+{
+	ASSERT_REFUSED(EINVAL, aligned(1, 0, 2 * self->frame));
+}
+
 /* The address that a device sees is aligned as asked. */
 TEST_F(pool, align_beyond_a_frame)
 {
@@ -164,7 +171,10 @@ TEST_F(pool, align_beyond_a_frame)
 		struct binpool_alloc a = aligned(2 * self->frame, BINPOOL_ALLOC_CONTIG, align);
 		void *p;
 
-		ASSERT_EQ(0, device_alloc(self->dev, &a));
+		ASSERT_EQ(0, device_alloc(self->dev, &a))
+		{
+			TH_LOG("align %llu MiB", (unsigned long long)(align / MIB));
+		}
 		p = block_map(a.fd, a.capacity);
 		ASSERT_NE(MAP_FAILED, p);
 		*(volatile char *)p = 1;
@@ -268,10 +278,12 @@ TEST_F(pool, capacity)
 			TH_LOG("for %llu bytes", (unsigned long long)sizes[i]);
 		}
 		ASSERT_LE(sizes[i], a.capacity);
-		if (sizes[i] >= f << m)
+		if (sizes[i] >= f << m) {
 			ASSERT_GE(sizes[i] + (sizes[i] >> m), a.capacity);
-		if (sizes[i] >= f && !(sizes[i] & (sizes[i] - 1)))
+		}
+		if (sizes[i] >= f && !(sizes[i] & (sizes[i] - 1))) {
 			ASSERT_EQ(sizes[i], a.capacity);
+		}
 		ASSERT_EQ(0, block_query(a.fd, &q));
 		ASSERT_EQ(sizes[i], q.bytes);
 		ASSERT_EQ(a.capacity, q.capacity);

@@ -199,8 +199,9 @@ TEST_F(block, partial_munmap)
 	ASSERT_EQ(0, munmap(hole, page));
 	ASSERT_EQ(SIGSEGV, touch_signal(hole, false));
 	ASSERT_TRUE(stamped(self->p, self->frame + 5 * page, 5));
-	for (__u64 o = self->frame + 6 * page; o < self->len; o += page)
+	for (__u64 o = self->frame + 6 * page; o < self->len; o += page) {
 		ASSERT_EQ(word_at(5, o), *(__u64 *)(self->p + o));
+	}
 	/* The other frames have lost nothing of their size. */
 	ASSERT_EQ((long long)self->frame, smaps_bytes(self->p, "FilePmdMapped"));
 	ASSERT_EQ((long long)(self->len - 2 * self->frame),
@@ -254,15 +255,17 @@ TEST_F_TIMEOUT(block, unmap_page_by_page, 240)
 		ASSERT_NE(MAP_FAILED, (void *)one);
 		for (size_t i = 0; i < pages; i++) {
 			/* Mapped again, small, since its frame lost a page. */
-			if (r % 8 == 0)
+			if (r % 8 == 0) {
 				ASSERT_EQ(word_at(8, i * page), *(__u64 *)(one + i * page));
+			}
 			ASSERT_EQ(0, munmap(one + i * page, page));
 		}
 	}
 	ASSERT_TRUE(stamped(self->p, self->len, 8));
 	munmap(self->p, self->len);
-	for (size_t i = 0; i < pages; i++)
+	for (size_t i = 0; i < pages; i++) {
 		ASSERT_EQ(0, map_count(pfn + i));
+	}
 	self->p = block_map(self->fd, self->len);
 	ASSERT_TRUE(stamped(self->p, self->len, 8));
 }
@@ -492,8 +495,9 @@ TEST_F_TIMEOUT(pool, huge_after_page_cache, 240)
 	ASSERT_LE(0, file);
 	buf = malloc(MIB);
 	memset(buf, 1, MIB);
-	for (rest = machine / 4; rest > MIB; rest -= MIB)
+	for (rest = machine / 4; rest > MIB; rest -= MIB) {
 		ASSERT_EQ((ssize_t)MIB, write(file, buf, MIB));
+	}
 	munmap(anon, anon_len);
 	/* Reads of whatever the root file system has, for the page cache proper. */
 	ASSERT_EQ(

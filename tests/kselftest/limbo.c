@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Limbo: a frame that comes back while somebody still pins it is neither handed
+ * out nor given to the system before the pin is gone, and then it is as good as
+ * any. Pins here are pages in a pipe (plain references) and io_uring's buffers.
+ */
+#include <liburing.h>
+#include <pthread.h>
+#include <sys/uio.h>
+
+#include "binpool_test.h"
+
+#define PARAMETERS "/sys/module/binpool/parameters/"
+#define PIPE_PAGES 8
+
+FIXTURE(limbo)
+{
+	int dev;
+	int log;
+	int ends[2]; /* a pipe with pages of a block that is closed */
+	__u64 frame;
+	__u64 pin_at; /* where in the block */
+	long long max_bytes;
+	char wait_ms[32];
+	char max_ms[32];
+};
+
+/* A block of four frames comes back with pages of its second one in a pipe. */
+FIXTURE_SETUP(limbo)
+{
+	struct binpool_info info;
+	struct iovec part;
+	char *p;
+	int fd;
+
+	self->log = log_open();
+	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
+	ASSERT_LE(0, self->dev);
+	ASSERT_EQ(0, device_info(self->dev, &info));
+	self->frame = info.frame_bytes;
+	self->max_bytes = attr_read("max_bytes");
+	ASSERT_LT(0, text_read(PARAMETERS "limbo_wait_ms", self->wait_ms, sizeof(self->wait_ms)));
+	ASSERT_LT(0, text_read(PARAMETERS "limbo_max_ms", self->max_ms, sizeof(self->max_ms)));
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	ASSERT_TRUE(attr_becomes("managed_bytes", 0, 1000));
+
+	fd = block_alloc(self->dev, 4 * self->frame);
+	ASSERT_LE(0, fd);
+	p = block_map(fd, 4 * self->frame);
+	ASSERT_NE(MAP_FAILED, (void *)p);
+	self->pin_at = self->frame + 5 * page_bytes();
+	fill(p, 4 * self->frame, 1, 0);
+	part = (struct iovec){p + self->pin_at, PIPE_PAGES * page_bytes()};
+	ASSERT_EQ(0, pipe2(self->ends, O_CLOEXEC));
+	ASSERT_EQ((ssize_t)part.iov_len, vmsplice(self->ends[1], &part, 1, 0));
+	munmap(p, 4 * self->frame);
+	close(fd);
+}
+
+FIXTURE_TEARDOWN(limbo)
+{
+	attr_write("max_bytes", (__u64)self->max_bytes);
+	text_write(PARAMETERS "limbo_wait_ms", self->wait_ms);
+	text_write(PARAMETERS "limbo_max_ms", self->max_ms);
+	close(self->ends[0]);
+	close(self->ends[1]);
+	if (_metadata->exit_code == KSFT_FAIL)
+		return;
+	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	EXPECT_EQ(0, attr_read("active_bytes"));
+	EXPECT_EQ(attr_read("managed_bytes"), attr_read("held_bytes"));
+	close(self->dev);
+	EXPECT_EQ(0, log_count_bad(self->log));
+}
+
+/* Reads the pipe dry; whether its bytes are those of the block that was. */
+static bool drain(int fd, __u64 offset)
+{
+	const size_t len = PIPE_PAGES * page_bytes();
+	char *got = malloc(len);
+	bool same = read(fd, got, len) == (ssize_t)len && filled(got, len, 1, offset);
+
+	free(got);
+	return same;
+}
+
+TEST_F(limbo, one_frame)
+{
+	struct binpool_info info;
+
+	ASSERT_EQ((long long)self->frame, attr_read("limbo_bytes"));
+	ASSERT_EQ((long long)(3 * self->frame), attr_read("held_bytes"));
+	ASSERT_EQ((long long)(4 * self->frame), attr_read("managed_bytes"));
+	ASSERT_EQ(0, attr_read("active_bytes"));
+	/* It stays on its opener's account. */
+	ASSERT_EQ(0, device_info(self->dev, &info));
+	ASSERT_EQ(self->frame, info.opener_bytes);
+	ASSERT_EQ(self->frame, info.limbo_bytes);
+
+	/* And leaves it when the pin does, not before. */
+	sleep_ms(300);
+	ASSERT_EQ((long long)self->frame, attr_read("limbo_bytes"));
+	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 2000));
+	ASSERT_EQ((long long)(4 * self->frame), attr_read("held_bytes"));
+	ASSERT_EQ(0, device_info(self->dev, &info));
+	ASSERT_EQ(0, info.opener_bytes);
+}
+
+/* Nobody gets it, and nobody writes to it, whatever is asked for. */
+TEST_F(limbo, not_handed_out)
+{
+	int fds[16];
+
+	for (int i = 0; i < 16; i++) {
+		char *p;
+
+		fds[i] = block_alloc(self->dev, self->frame);
+		ASSERT_LE(0, fds[i]);
+		p = block_map(fds[i], self->frame);
+		memset(p, 0xff, self->frame);
+		munmap(p, self->frame);
+	}
+	ASSERT_EQ((long long)self->frame, attr_read("limbo_bytes"));
+	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
+	for (int i = 0; i < 16; i++)
+		close(fds[i]);
+}
+
+/* Nor does it go to the system when held memory does. */
+TEST_F(limbo, not_given_back)
+{
+	const __u64 len = 256 * MIB;
+	char *p;
+
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	ASSERT_EQ(0, device_trim(self->dev, 0, NULL));
+	ASSERT_EQ((long long)self->frame, attr_read("limbo_bytes"));
+	ASSERT_EQ((long long)self->frame, attr_read("managed_bytes"));
+	p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	memset(p, 0xff, len);
+	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
+	munmap(p, len);
+}
+
+/* Clean when it is seen again. */
+TEST_F(limbo, clean_afterwards)
+{
+	int fd;
+	char *p;
+
+	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 2000));
+	fd = block_alloc(self->dev, 4 * self->frame);
+	ASSERT_LE(0, fd);
+	ASSERT_EQ((long long)(4 * self->frame), attr_read("managed_bytes"));
+	p = block_map(fd, 4 * self->frame);
+	ASSERT_EQ(4 * self->frame, first_nonzero(p, 4 * self->frame));
+	munmap(p, 4 * self->frame);
+	close(fd);
+}
+
+static void *drain_later(void *arg)
+{
+	int *ends = arg;
+	char buf[256];
+	ssize_t n;
+
+	sleep_ms(300);
+	fcntl(ends[0], F_SETFL, O_NONBLOCK);
+	do
+		n = read(ends[0], buf, sizeof(buf));
+	while (n > 0);
+	return NULL;
+}
+
+/* A request that only limbo stands in the way of waits for it. */
+TEST_F(limbo, alloc_waits)
+{
+	__u64 start;
+	pthread_t thread;
+	int fd;
+
+	ASSERT_EQ(0, attr_write("max_bytes", 4 * self->frame));
+	ASSERT_EQ(0, pthread_create(&thread, NULL, drain_later, self->ends));
+	start = now_ms();
+	fd = block_alloc(self->dev, 4 * self->frame);
+	ASSERT_LE(0, fd);
+	ASSERT_LE(250, now_ms() - start);
+	pthread_join(thread, NULL);
+	close(fd);
+}
+
+/* With NOWAIT it does not, and without it not for ever. */
+TEST_F(limbo, alloc_does_not_wait_for_ever)
+{
+	struct binpool_alloc a = alloc_request(4 * self->frame, BINPOOL_ALLOC_NOWAIT);
+	__u64 start = now_ms(), took;
+
+	ASSERT_EQ(0, attr_write("max_bytes", 4 * self->frame));
+	ASSERT_EQ(-ENOSPC, device_alloc(self->dev, &a));
+	took = now_ms() - start;
+	ASSERT_GE(250, took);
+	ASSERT_EQ(4 * self->frame, a.managed_bytes);
+	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "500"));
+	start = now_ms();
+	ASSERT_EQ(-ENOSPC, block_alloc(self->dev, 4 * self->frame));
+	took = now_ms() - start;
+	ASSERT_LE(400, took);
+	ASSERT_GE(2500, took);
+	/* What needs no limbo is served meanwhile at once. */
+	start = now_ms();
+	close(block_alloc(self->dev, 3 * self->frame));
+	ASSERT_GE(250, now_ms() - start);
+}
+
+/* Killed while it waits: gone at once. */
+TEST_F(limbo, wait_is_killable)
+{
+	__u64 start;
+	pid_t pid;
+
+	ASSERT_EQ(0, attr_write("max_bytes", 4 * self->frame));
+	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "20000"));
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid)
+		_exit(block_alloc(self->dev, 4 * self->frame) < 0 ? 1 : 0);
+	sleep_ms(300);
+	start = now_ms();
+	ASSERT_EQ(0, waitpid(pid, NULL, WNOHANG));
+	kill(pid, SIGKILL);
+	ASSERT_EQ(128 + SIGKILL, child_status(pid));
+	ASSERT_GE(1500, now_ms() - start);
+}
+
+/* The administrator may have it given up: the pinner keeps it, we count it. */
+TEST_F(limbo, given_up)
+{
+	long long dropped = attr_read("pinned_dropped_bytes");
+
+	ASSERT_EQ(0, text_write(PARAMETERS "limbo_max_ms", "100"));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	ASSERT_EQ(dropped + (long long)self->frame, attr_read("pinned_dropped_bytes"));
+	ASSERT_EQ((long long)(3 * self->frame), attr_read("managed_bytes"));
+	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
+}
+
+/* Without holding it goes to the system when its pin is gone. */
+TEST_F(limbo, no_holding)
+{
+	ASSERT_EQ(0, attr_write("holding", 0));
+	ASSERT_EQ((long long)self->frame, attr_read("managed_bytes"));
+	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
+	ASSERT_TRUE(attr_becomes("managed_bytes", 0, 2000));
+	ASSERT_EQ(0, attr_write("holding", 1));
+}
+
+/* Registered with io_uring, mapping and descriptor gone: all of it waits. */
+TEST_F(limbo, uring)
+{
+	const __u64 len = 16 * self->frame;
+	int fd = block_alloc(self->dev, len);
+	char *p = block_map(fd, len);
+	struct iovec half = {p, len / 2};
+	struct binpool_info info;
+	struct io_uring ring;
+
+	ASSERT_EQ(0, device_info(self->dev, &info));
+	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 2000));
+	if (!(info.features & BINPOOL_FEATURE_URING_FIXED)) {
+		munmap(p, len);
+		close(fd);
+		SKIP(return, "this kernel registers no file mappings (before 6.12)");
+	}
+	ASSERT_EQ(0, io_uring_queue_init(8, &ring, 0));
+	ASSERT_EQ(0, io_uring_register_buffers(&ring, &half, 1));
+	munmap(p, len);
+	close(fd);
+	ASSERT_EQ((long long)(len / 2), attr_read("limbo_bytes"));
+	ASSERT_EQ(0, io_uring_unregister_buffers(&ring));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	io_uring_queue_exit(&ring);
+}
+
+/*
+ * Processes killed with registered buffers: the block's file may be released
+ * long before io_uring lets go. All of it is back in the end, and none was lost.
+ */
+TEST_F_TIMEOUT(limbo, uring_killed, 120)
+{
+	const __u64 len = 16 * self->frame;
+	struct binpool_info info;
+	long long dropped = attr_read("pinned_dropped_bytes"), managed;
+
+	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
+	ASSERT_EQ(0, device_info(self->dev, &info));
+	if (!(info.features & BINPOOL_FEATURE_URING_FIXED))
+		SKIP(return, "this kernel registers no file mappings (before 6.12)");
+	close(block_alloc(self->dev, len));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	managed = attr_read("managed_bytes");
+	for (int i = 0; i < 10; i++) {
+		pid_t pid = fork();
+
+		ASSERT_LE(0, pid);
+		if (!pid) {
+			int fd = block_alloc(self->dev, len);
+			struct iovec whole = {block_map(fd, len), len};
+			struct io_uring ring;
+
+			if (first_nonzero(whole.iov_base, len) != len)
+				_exit(1);
+			memset(whole.iov_base, 0xff, len);
+			if (io_uring_queue_init(8, &ring, 0) ||
+			    io_uring_register_buffers(&ring, &whole, 1))
+				_exit(2);
+			if (i % 2)
+				close(fd);
+			kill(getpid(), SIGKILL);
+		}
+		ASSERT_EQ(128 + SIGKILL, child_status(pid));
+	}
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 5000));
+	ASSERT_EQ(0, attr_read("active_bytes"));
+	ASSERT_EQ(dropped, attr_read("pinned_dropped_bytes"));
+	/* ALLOC waited for the warm memory instead of taking more. */
+	ASSERT_GE(managed + (long long)len, attr_read("managed_bytes"));
+}
+
+KERNEL_LOG_TEST
+
+TEST_HARNESS_MAIN

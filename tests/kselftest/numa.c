@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Placement on a machine of two nodes or more: where blocks land, asked of the
+ * kernel page by page; what STRICT_NODE refuses; what each node's folder shows.
+ */
+#include <sched.h>
+
+#include "binpool_test.h"
+
+FIXTURE(numa)
+{
+	int dev;
+	int log;
+	__u64 frame;
+	long long max_bytes;
+};
+
+FIXTURE_SETUP(numa)
+{
+	struct binpool_info info;
+
+	if (access("/sys/devices/system/node/node1", F_OK))
+		SKIP(return, "a machine of one node");
+	self->log = log_open();
+	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
+	ASSERT_LE(0, self->dev);
+	ASSERT_EQ(0, device_info(self->dev, &info));
+	self->frame = info.frame_bytes;
+	self->max_bytes = attr_read("max_bytes");
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	ASSERT_EQ(0, attr_read("managed_bytes"));
+}
+
+FIXTURE_TEARDOWN(numa)
+{
+	attr_write("max_bytes", (__u64)self->max_bytes);
+	close(self->dev);
+	if (_metadata->exit_code == KSFT_FAIL)
+		return;
+	EXPECT_TRUE(attr_becomes("active_bytes", 0, 1000));
+	EXPECT_EQ(0, log_count_bad(self->log));
+}
+
+static struct binpool_alloc request_on(__u64 bytes, int node, __u32 flags)
+{
+	struct binpool_alloc a = alloc_request(bytes, flags);
+
+	a.node = node;
+	return a;
+}
+
+/* Frames of a block that are on @node, as the kernel says of mapped pages. */
+static __u64 frames_on(int fd, __u64 len, __u64 frame, int node)
+{
+	char *p = block_map(fd, len);
+	__u64 count = 0;
+
+	if (p == MAP_FAILED)
+		return ~0ULL;
+	for (__u64 o = 0; o < len; o += frame) {
+		void *page = p + o;
+		int status = -1;
+
+		p[o] = 1;
+		syscall(SYS_move_pages, 0, 1UL, &page, NULL, &status, 0);
+		count += status == node;
+	}
+	munmap(p, len);
+	return count;
+}
+
+static __u64 node_bytes(int node, const char *field)
+{
+	char path[64], line[256], name[64];
+	unsigned long long kib = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/meminfo", node);
+	f = fopen(path, "re");
+	if (!f)
+		return 0;
+	snprintf(name, sizeof(name), "Node %d %s:", node, field);
+	while (fgets(line, sizeof(line), f)) {
+		if (!strncmp(line, name, strlen(name)))
+			kib = strtoull(line + strlen(name), NULL, 10);
+	}
+	fclose(f);
+	return kib * KIB;
+}
+
+TEST_F(numa, strict)
+{
+	for (int node = 0; node < 2; node++) {
+		struct binpool_alloc a =
+			request_on(64 * self->frame, node, BINPOOL_ALLOC_STRICT_NODE);
+		struct binpool_query q;
+		char name[64];
+
+		ASSERT_EQ(0, device_alloc(self->dev, &a));
+		ASSERT_EQ(0, block_query(a.fd, &q));
+		ASSERT_EQ(node, q.node);
+		ASSERT_EQ(64, frames_on(a.fd, a.capacity, self->frame, node));
+		snprintf(name, sizeof(name), "node%d/active_bytes", node);
+		ASSERT_EQ((long long)a.capacity, attr_read(name));
+		snprintf(name, sizeof(name), "node%d/active_bytes", 1 - node);
+		ASSERT_EQ(0, attr_read(name));
+		close(a.fd);
+		snprintf(name, sizeof(name), "node%d/held_bytes", node);
+		ASSERT_EQ((long long)a.capacity, attr_read(name));
+		ASSERT_EQ(0, attr_write("free_held", 1));
+	}
+}
+
+/* What another node holds is no answer to STRICT_NODE. */
+TEST_F(numa, strict_leaves_others_held_memory)
+{
+	struct binpool_alloc a = request_on(16 * self->frame, 1, BINPOOL_ALLOC_STRICT_NODE);
+	struct binpool_alloc b = request_on(16 * self->frame, 0, BINPOOL_ALLOC_STRICT_NODE);
+
+	ASSERT_EQ(0, device_alloc(self->dev, &a));
+	close(a.fd);
+	ASSERT_EQ(0, device_alloc(self->dev, &b));
+	ASSERT_EQ(16, frames_on(b.fd, b.capacity, self->frame, 0));
+	ASSERT_EQ((long long)a.capacity, attr_read("node1/held_bytes"));
+	close(b.fd);
+}
+
+/* With no node named, the one of the caller's CPU comes first. */
+TEST_F(numa, any_prefers_own)
+{
+	cpu_set_t all, one;
+
+	ASSERT_EQ(0, sched_getaffinity(0, sizeof(all), &all));
+	for (unsigned int cpu = 0; cpu < 2; cpu++) {
+		unsigned int here, node;
+		int fd;
+
+		CPU_ZERO(&one);
+		CPU_SET(cpu, &one);
+		ASSERT_EQ(0, sched_setaffinity(0, sizeof(one), &one));
+		ASSERT_EQ(0, getcpu(&here, &node));
+		ASSERT_EQ(cpu, here);
+		fd = block_alloc(self->dev, 8 * self->frame);
+		ASSERT_LE(0, fd);
+		ASSERT_EQ(8, frames_on(fd, 8 * self->frame, self->frame, (int)node));
+		close(fd);
+		/* From held memory as well: the other CPU finds its own node's only. */
+	}
+	ASSERT_EQ((long long)(8 * self->frame), attr_read("node0/held_bytes"));
+	ASSERT_EQ((long long)(8 * self->frame), attr_read("node1/held_bytes"));
+	ASSERT_EQ(0, sched_setaffinity(0, sizeof(all), &all));
+}
+
+/* A node named without STRICT_NODE is a wish. */
+TEST_F_TIMEOUT(numa, wish_spills_over, 120)
+{
+	const __u64 size = node_bytes(1, "MemTotal");
+	struct binpool_alloc a = request_on(size / 8 * 9, 1, 0);
+	struct binpool_query q;
+	__u64 there, here;
+
+	ASSERT_EQ(0, attr_write("max_bytes", meminfo_bytes("MemTotal")));
+	ASSERT_EQ(0, device_alloc(self->dev, &a));
+	ASSERT_EQ(0, block_query(a.fd, &q));
+	ASSERT_EQ(-1, q.node);
+	there = frames_on(a.fd, a.capacity, self->frame, 1);
+	here = frames_on(a.fd, a.capacity, self->frame, 0);
+	ASSERT_EQ(a.capacity / self->frame, here + there);
+	ASSERT_LT(here, there);
+	ASSERT_LT(0, here);
+	close(a.fd);
+	ASSERT_EQ(0, attr_write("free_held", 1));
+}
+
+TEST_F_TIMEOUT(numa, strict_shortage, 120)
+{
+	const __u64 size = node_bytes(1, "MemTotal");
+	struct binpool_alloc never = request_on(size / 4 * 5, 1, BINPOOL_ALLOC_STRICT_NODE);
+	struct binpool_alloc a = request_on(size / 16 * 15, 1, BINPOOL_ALLOC_STRICT_NODE);
+	char *p;
+	int ret;
+
+	ASSERT_EQ(0, attr_write("max_bytes", meminfo_bytes("MemTotal")));
+	ASSERT_EQ(-EFBIG, device_alloc(self->dev, &never));
+	/* Other memory is on that node already: not enough of it is left. */
+	p = mmap(NULL, size / 2, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	ASSERT_EQ(0, syscall(SYS_mbind, p, size / 2, 2 /* MPOL_BIND */, &(unsigned long){2}, 8UL,
+			     0UL));
+	ASSERT_EQ(0, mlock(p, size / 2));
+	ret = device_alloc(self->dev, &a);
+	ASSERT_EQ(-ENOMEM, ret);
+	ASSERT_EQ(-1, a.fd);
+	ASSERT_EQ(0, attr_read("active_bytes"));
+	munmap(p, size / 2);
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	ASSERT_EQ(0, attr_read("managed_bytes"));
+}
+
+TEST_F(numa, trim_one_node)
+{
+	struct binpool_trim t = {.size = sizeof(t), .node = 1};
+
+	for (int node = 0; node < 2; node++) {
+		struct binpool_alloc a =
+			request_on(8 * self->frame, node, BINPOOL_ALLOC_STRICT_NODE);
+
+		ASSERT_EQ(0, device_alloc(self->dev, &a));
+		close(a.fd);
+	}
+	ASSERT_EQ(0, request(self->dev, BINPOOL_IOC_TRIM, &t));
+	ASSERT_EQ(8 * self->frame, t.freed_bytes);
+	ASSERT_EQ((long long)(8 * self->frame), attr_read("node0/held_bytes"));
+	ASSERT_EQ(0, attr_read("node1/held_bytes"));
+	/* All nodes: what may stay is meant for each. */
+	t.node = BINPOOL_NODE_ANY;
+	t.held_bytes = 4 * self->frame;
+	ASSERT_EQ(0, request(self->dev, BINPOOL_IOC_TRIM, &t));
+	ASSERT_EQ(4 * self->frame, t.freed_bytes);
+}
+
+/* A node outside the caller's cpuset is none for it. */
+TEST_F(numa, cpuset)
+{
+	const char *const dir = "/sys/fs/cgroup/binpool-test";
+	char text[32];
+	pid_t pid;
+
+	if (text_write("/sys/fs/cgroup/cgroup.subtree_control", "+cpuset"))
+		SKIP(return, "no cpuset controller in /sys/fs/cgroup");
+	ASSERT_EQ(0, mkdir(dir, 0755));
+	ASSERT_EQ(0, text_write("/sys/fs/cgroup/binpool-test/cpuset.mems", "0"));
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid) {
+		struct binpool_alloc a = request_on(self->frame, 1, 0);
+
+		snprintf(text, sizeof(text), "%d", getpid());
+		if (text_write("/sys/fs/cgroup/binpool-test/cgroup.procs", text))
+			_exit(1);
+		if (device_alloc(self->dev, &a) != -EINVAL)
+			_exit(2);
+		a = request_on(self->frame, 0, BINPOOL_ALLOC_STRICT_NODE);
+		if (device_alloc(self->dev, &a))
+			_exit(3);
+		a = request_on(8 * self->frame, BINPOOL_NODE_ANY, 0);
+		if (device_alloc(self->dev, &a) || frames_on(a.fd, a.capacity, self->frame, 0) != 8)
+			_exit(4);
+		_exit(0);
+	}
+	ASSERT_EQ(0, child_status(pid));
+	ASSERT_EQ(0, rmdir(dir));
+}
+
+KERNEL_LOG_TEST
+
+TEST_HARNESS_MAIN
