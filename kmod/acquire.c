@@ -277,6 +277,7 @@ int acquire(struct request *req, struct list_head *runs)
 		return -ENOSPC;
 	for (;;) {
 		unsigned int gen = limbo_generation();
+		s64 returns = atomic64_read(&events.returns);
 		int err = take_round(req, runs);
 
 		if (!err)
@@ -293,7 +294,8 @@ int acquire(struct request *req, struct list_head *runs)
 			/* Blocks closed by kernel threads, or from interrupts. */
 			flush_delayed_fput();
 			flushed = true;
-			continue;
+			if (atomic64_read(&events.returns) != returns)
+				continue;
 		}
 		if (!limbo_total())
 			return err;

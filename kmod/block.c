@@ -173,8 +173,8 @@ void block_return(struct block *block)
 
 static int block_release(struct inode *inode, struct file *file)
 {
-	atomic64_inc(&events.returns);
 	block_return(file->private_data);
+	atomic64_inc(&events.returns);
 	simple_release_fs(&block_mnt, &block_mnt_count);
 	return 0;
 }

@@ -28,7 +28,9 @@ static inline void compat_vm_flags_set(struct vm_area_struct *vma, unsigned long
  */
 static inline bool compat_small_pages_only(struct vm_area_struct *vma)
 {
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 12, 0)
+#if !defined(CONFIG_TRANSPARENT_HUGEPAGE)
+	return true; /* a PREEMPT_RT kernel, for one, maps no file huge */
+#elif LINUX_VERSION_CODE < KERNEL_VERSION(6, 12, 0)
 	return false;
 #elif LINUX_VERSION_CODE < KERNEL_VERSION(6, 18, 0)
 	return vma_thp_disabled(vma, vma->vm_flags);
