@@ -8,7 +8,6 @@ include tests/unit/build.mk
 
 # The programs of tests/kselftest, by the kernel's own rules, out of the tree.
 kselftest:
-	@mkdir -p $(BUILD)/tests/kselftest
 	+$(MAKE) --no-print-directory -C tests/kselftest OUTPUT=$(abspath $(BUILD))/tests/kselftest all
 
 check: ## What can be tested without a guest, in under a minute

@@ -3,11 +3,21 @@
  * What happens to memory between two blocks: it is held and used again, split
  * and joined, clean before anybody sees it, and goes back when told to.
  */
+#include <sched.h>
+
 #include "binpool_test.h"
 
-/* Nothing held, so that what a test counts is its own. */
+/*
+ * Nothing held, so that what a test counts is its own; and always on one CPU,
+ * since fresh memory of the own node comes before what another node holds.
+ */
 #define START_EMPTY()                                                                              \
 	do {                                                                                       \
+		cpu_set_t cpu0;                                                                    \
+                                                                                                   \
+		CPU_ZERO(&cpu0);                                                                   \
+		CPU_SET(0, &cpu0);                                                                 \
+		ASSERT_EQ(0, sched_setaffinity(0, sizeof(cpu0), &cpu0));                           \
 		ASSERT_EQ(0, attr_write("free_held", 1));                                          \
 		ASSERT_EQ(0, attr_read("held_bytes"));                                             \
 		ASSERT_EQ(0, attr_read("managed_bytes"));                                          \
