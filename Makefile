@@ -3,7 +3,9 @@
 # binpool: `make help` lists what there is. Each room has its own build.mk.
 
 BUILD ?= build
-CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
 CFLAGS ?= -O2 -g
 PREFIX ?= /usr/local
 PROVIDER ?= device
@@ -20,12 +22,15 @@ USER_CFLAGS := -std=gnu11 $(WARNINGS) -Iuapi -Ilibpool/include -D_GNU_SOURCE -MM
 .DELETE_ON_ERROR:
 .PHONY: all help clean
 
-all: lib tools modules ## Build the library, the tools and the module for this kernel
+all: lib tools modules-if-headers ## Build library, tools and, if its headers are here, the module for this kernel
 
 include libpool/build.mk
 include tools/build.mk
 include kmod/build.mk
 include tests/build.mk
+
+.PHONY: install
+install: install-lib install-tools ## Install library and command under DESTDIR and PREFIX
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

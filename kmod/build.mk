@@ -7,14 +7,22 @@
 KDIR ?= /lib/modules/$(shell uname -r)/build
 SERIES := 6.1 6.12 7.3
 
-.PHONY: modules clean-modules $(SERIES:%=modules-%)
+.PHONY: modules modules-if-headers clean-modules $(SERIES:%=modules-%)
 
-modules: ## Build the module for the running kernel (or KDIR=headers)
+modules: ## Build the module for this kernel (or KDIR=headers; modules-6.12: Debian's)
 ifeq ($(wildcard $(KDIR)/Makefile),)
-	@echo "module not built: no kernel headers in $(KDIR);" \
-	      "install them (linux-headers-$(shell uname -r)), give KDIR=, or: make modules-6.12"
+	@echo "there are no kernel headers in $(KDIR): install them (for this kernel" \
+	      "linux-headers-$(shell uname -r)), give KDIR=, or: make modules-6.12" >&2; exit 1
 else
 	$(MAKE) -C $(KDIR) M=$(CURDIR) modules
+endif
+
+# A plain make builds what can be built here.
+ifeq ($(wildcard $(KDIR)/Makefile),)
+modules-if-headers:
+	@echo "module not built: there are no kernel headers in $(KDIR)"
+else
+modules-if-headers: modules
 endif
 
 $(SERIES:%=modules-%): modules-%:

@@ -138,5 +138,6 @@ module_init(binpool_init);
 module_exit(binpool_exit);
 
 MODULE_LICENSE("GPL");
+MODULE_VERSION("0.1.0");
 MODULE_DESCRIPTION("Contiguous, huge, pinnable host memory from bins");
 MODULE_AUTHOR("The binpool authors");

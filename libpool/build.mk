@@ -3,7 +3,7 @@
 # libbinpool, and its parts for OpenCL and io_uring, which are left out where
 # their headers are not installed.
 
-LIBPOOL_VERSION := 0.1
+LIBPOOL_VERSION := 0.1.0
 LIBPOOL_SONAME := 0
 LIBPOOL_OBJ := $(BUILD)/obj/libpool
 

@@ -22,5 +22,15 @@ $(BIN)/binpool: $(TOOLS_OBJ) | lib
 
 -include $(TOOLS_OBJ:.o=.d)
 
+.PHONY: install-tools
+install-tools: tools ## Install the binpool command under DESTDIR and PREFIX
+	install -d $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(BIN)/binpool $(DESTDIR)$(PREFIX)/bin/
+
 run: ## The main job on FILE (default: a large one found here), with PROVIDER (default: device)
-	BUILD='$(BUILD)' MAKE='$(MAKE)' FILE='$(FILE)' PROVIDER='$(PROVIDER)' tools/run-main-job
+	+@tools/run-main-job
+
+# In the environment, so that no shell reads a file's name.
+run: export BUILD := $(BUILD)
+run: export FILE := $(value FILE)
+run: export PROVIDER := $(PROVIDER)

@@ -53,7 +53,7 @@ struct binpool;
 #define BINPOOL_PROVIDER_AUTO	   0 /* the first of device, hugetlb, thp that works here */
 #define BINPOOL_PROVIDER_DEVICE	   1 /* blocks of /dev/binpool */
 #define BINPOOL_PROVIDER_HUGETLB   2 /* memfd of hugetlb pages */
-#define BINPOOL_PROVIDER_THP	   3 /* anonymous memory, advised huge, populated, locked */
+#define BINPOOL_PROVIDER_THP	   3 /* anonymous memory, advised huge, populated; locked if allowed */
 #define BINPOOL_PROVIDER_ALLOCATOR 4 /* options.allocator */
 
 /* classes */
@@ -138,8 +138,9 @@ int binpool_destroy_wait(struct binpool *pool, uint32_t ms);
  * A buffer of at least @size bytes, aligned to the smaller of 64 bytes (the
  * granule) and its capacity's largest power-of-two divisor at least. Size 0
  * gives a valid buffer of capacity 0 that costs no memory.
- * errno: ENOMEM the provider has none, ENOSPC max_bytes of the pool or of the
- * module, EFBIG (also E2BIG) never possible.
+ * errno: ENOMEM the provider has none; ENOSPC max_bytes of the pool or of the
+ * module leaves too little now; EFBIG more than the pool's max_bytes or than
+ * the machine has, so never possible; E2BIG no size class is that large.
  */
 void *binpool_alloc(struct binpool *pool, size_t size);
 

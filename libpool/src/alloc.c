@@ -58,8 +58,10 @@ static int request_init(struct request *req, const struct binpool *pool, uint64_
 	if (req->capacity > most)
 		return explain(-EFBIG,
 			       "pool %s: asked for %s, which never fits: max_bytes is %s (option "
-			       "max_bytes, BINPOOL_OPTS)",
-			       pool->name, human(bytes, asked), human(pool->max_bytes, limit));
+			       "max_bytes or BINPOOL_OPTS, else what provider %s allowed when "
+			       "the pool was made)",
+			       pool->name, human(bytes, asked), human(pool->max_bytes, limit),
+			       binpool_provider_name(pool->provider.ops->id));
 	req->bin = class_bin(pool, req->capacity);
 	return 0;
 }

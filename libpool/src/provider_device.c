@@ -93,15 +93,11 @@ static int explain_alloc(const struct provider *p, const struct binpool_alloc *a
 			       "raise " SYSFS_DIR "max_bytes, or free memory of other processes",
 			       asked, human(a->max_bytes, limit),
 			       human(a->max_bytes - u64_min(a->managed_bytes, a->max_bytes), left));
-	case EDQUOT:
-		return explain(-err,
-			       "device: asked for %s, more than this user may have; raise "
-			       "user_max_bytes in " SYSFS_DIR,
-			       asked);
 	case ENOMEM:
 		return explain(-err,
 			       "device: asked for %s, the system has no such memory now (largest "
-			       "run %s); fill the module's reserve earlier, or ask for less",
+			       "run %s), or would fall below floor_bytes in "
+			       "/sys/module/binpool/parameters/; ask for less, or free memory",
 			       asked, human(a->run_max_bytes, run));
 	case EFBIG:
 		return explain(-err, "device: asked for %s, more than %s has", asked,

@@ -72,7 +72,7 @@ static void print_rate(const char *stage, uint64_t bytes, uint64_t ns, const cha
 		       (double)bytes / BYTES_PER_GIGABYTE / ((double)ns / NS_PER_SECOND));
 	else
 		printf("%8s     ", "-");
-	printf("  %s\n", how);
+	printf("%s%s\n", *how ? "  " : "", how);
 }
 
 static void print_stages(const struct run *run)
@@ -156,7 +156,7 @@ static void print_memory(const struct run *run, const struct binpool_stats *stat
 	printf("  page size        %s, as mapped\n", cli_units(stats->page_bytes, units));
 	print_contiguity(run, stats);
 	printf("  registrations    %" PRIu64 ", made in %.3f ms; %s of extents\n",
-	       stats->registrations, (double)stats->registration_ns / 1e6,
+	       stats->registration_allocs, (double)stats->registration_ns / 1e6,
 	       cli_units(stats->reserved_bytes, units));
 }
 

@@ -102,7 +102,7 @@ struct binpool_alloc {
 	__aligned_u64 capacity; /* (out) bytes to map */
 	__aligned_u64 run_max_bytes; /* (out) largest run; on ENOMEM, the largest there is */
 	__aligned_u64 max_bytes;     /* (out) the module's limit */
-	__aligned_u64 managed_bytes; /* (out) active + held + limbo, bounded by max_bytes */
+	__aligned_u64 managed_bytes; /* (out) active + held + limbo */
 };
 
 /*
