@@ -184,6 +184,13 @@ int provider_choose(struct provider *p, uint32_t wanted);
 /* Helpers of providers: provider.c, sysinfo.c. */
 /* Reserves addresses, @bytes at a multiple of @align. NULL: none left. */
 char *address_reserve(uint64_t bytes, uint64_t align);
+/*
+ * Maps @fd over reserved addresses. 0 or -errno, and then they are not the
+ * caller's any more, nor to be unmapped: the kernel may have let them go before
+ * it failed, and another thread may have them. So a shortage of memory is to
+ * show before this is called.
+ */
+int address_map(char *base, uint64_t bytes, int fd);
 /* Binds [base, base + bytes) to the provider's node, if it has one. 0 or -errno. */
 int memory_bind(const struct provider *p, void *base, uint64_t bytes);
 /* Node of every unit of the range, -1 if several or unknown. */

@@ -148,12 +148,10 @@ static void blocks_close(struct blocks *b)
 	free(b);
 }
 
-/* Gets and maps the blocks at e->base, where addresses are reserved. */
-static int blocks_map(struct provider *p, struct extent *e, struct blocks *b)
+/* Gets all blocks, so that a shortage shows before any address is taken. */
+static int blocks_get(struct provider *p, struct extent *e, struct blocks *b)
 {
 	uint64_t at, piece;
-	char amount[HUMAN_LEN];
-	void *mapped;
 	int fd;
 
 	for (at = 0; at < e->bytes; at += piece) {
@@ -162,16 +160,52 @@ static int blocks_map(struct provider *p, struct extent *e, struct blocks *b)
 		if (fd < 0)
 			return fd;
 		b->fd[b->n++] = fd;
-		mapped = mmap(e->base + at, piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-			      fd, 0);
-		if (mapped == MAP_FAILED)
-			return explain(-errno, "device: mapping %s of a block: %s",
-				       human(piece, amount), strerror(errno));
 	}
-	/* The memory is there; this only fills the page tables, a frame at a time. */
-	if (madvise(e->base, e->bytes, MADV_POPULATE_WRITE) && errno != EINVAL)
-		return explain(-errno, "device: populating %s: %s", human(e->bytes, amount),
-			       strerror(errno));
+	return 0;
+}
+
+/* Maps one block where the module likes it. NULL if it can't, or not at a multiple of @align. */
+static char *block_map(const struct extent *e, int fd, uint64_t align)
+{
+	void *at = mmap(NULL, e->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (at == MAP_FAILED)
+		return NULL;
+	if (!((uintptr_t)at & (align - 1)))
+		return at;
+	munmap(at, e->bytes);
+	return NULL;
+}
+
+/* Maps the blocks one after another. On an error nothing stays mapped that is surely ours. */
+static int blocks_map(struct extent *e, const struct blocks *b, uint64_t align)
+{
+	uint64_t at, piece, rest;
+	char amount[HUMAN_LEN];
+	int err;
+
+	e->base = b->n == 1 ? block_map(e, b->fd[0], align) : NULL;
+	if (e->base)
+		return 0;
+	e->base = address_reserve(e->bytes, align);
+	if (!e->base)
+		return explain(-ENOMEM, "device: no addresses for %s: ulimit -v?",
+			       human(e->bytes, amount));
+	for (at = 0; at < e->bytes; at += piece) {
+		piece = u64_min(e->bytes - at, EXTENT_BYTES_MAX);
+		err = address_map(e->base + at, piece, b->fd[at / EXTENT_BYTES_MAX]);
+		if (!err)
+			continue;
+		explain(err, "device: mapping %s of a block: %s", human(piece, amount),
+			strerror(-err));
+		/* What lies before and behind is ours; the failed piece may be another's. */
+		rest = e->bytes - at - piece;
+		if (at)
+			munmap(e->base, at);
+		if (rest)
+			munmap(e->base + at + piece, rest);
+		return err;
+	}
 	return 0;
 }
 
@@ -179,27 +213,32 @@ static int device_get(struct provider *p, struct extent *e, uint64_t align)
 {
 	uint64_t n = (e->bytes + EXTENT_BYTES_MAX - 1) / EXTENT_BYTES_MAX;
 	struct blocks *b = calloc(1, sizeof(*b) + n * sizeof(b->fd[0]));
-	char asked[HUMAN_LEN];
+	char amount[HUMAN_LEN];
 	int err;
 
 	if (!b)
 		return explain(-ENOMEM, "device: no memory for a block's description");
-	e->base = address_reserve(e->bytes, u64_max(align, p->unit));
-	if (!e->base) {
-		free(b);
-		return explain(-ENOMEM, "device: no addresses for %s: ulimit -v?",
-			       human(e->bytes, asked));
-	}
-	err = blocks_map(p, e, b);
-	if (err) {
+	err = blocks_get(p, e, b);
+	if (!err)
+		err = blocks_map(e, b, u64_max(align, p->unit));
+	if (err)
+		goto close_blocks;
+	/* The memory is there; this only fills the page tables, a frame at a time. */
+	if (madvise(e->base, e->bytes, MADV_POPULATE_WRITE) && errno != EINVAL) {
+		err = explain(-errno, "device: populating %s: %s", human(e->bytes, amount),
+			      strerror(errno));
 		munmap(e->base, e->bytes);
-		blocks_close(b);
-		return err;
+		goto close_blocks;
 	}
 	e->private = b;
 	e->fd = b->n == 1 ? b->fd[0] : -1;
 	e->locked = true; /* the module's memory is never swapped */
 	return 0;
+
+close_blocks:
+	e->base = NULL;
+	blocks_close(b);
+	return err;
 }
 
 static void device_put(struct provider *p, struct extent *e)

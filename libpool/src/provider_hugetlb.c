@@ -5,7 +5,6 @@
  * errno and never a SIGBUS.
  */
 #include <string.h>
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -66,60 +65,107 @@ static int explain_shortage(const struct provider *p, uint64_t bytes)
 		       kib);
 }
 
-static int hugetlb_get(struct provider *p, struct extent *e, uint64_t align)
+/* What an mmap of @bytes of the memfd failed for: addresses and pages are both ENOMEM. */
+static int explain_mmap(const struct provider *p, uint64_t bytes, int error)
+{
+	char asked[HUMAN_LEN];
+	char *room;
+
+	if (error != ENOMEM)
+		return explain(-error, "hugetlb: mmap: %s", strerror(error));
+	room = address_reserve(bytes, p->unit);
+	if (!room)
+		return explain(-ENOMEM, "hugetlb: no addresses for %s: ulimit -v?",
+			       human(bytes, asked));
+	munmap(room, bytes);
+	return explain_shortage(p, bytes);
+}
+
+/* Has all pages mapped, and got if they are not there yet. */
+static int populate(const struct provider *p, const struct extent *e)
+{
+	if (!madvise(e->base, e->bytes, MADV_POPULATE_WRITE))
+		return 0;
+	if (errno == EINVAL)
+		return explain(-EOPNOTSUPP, "hugetlb: this kernel is too old: no "
+					    "MADV_POPULATE_WRITE");
+	if (errno == EINTR)
+		return explain(-EINTR, "hugetlb: interrupted");
+	return explain_shortage(p, e->bytes);
+}
+
+/*
+ * Gets the pages, at whatever address: one of huge pages is aligned to them.
+ * Through the mapping, since its policy is what a page's node comes from; file
+ * operations know none.
+ */
+static int map_somewhere(const struct provider *p, struct extent *e)
 {
 	char asked[HUMAN_LEN];
 	void *at;
 	int err;
 
+	/* Mapping reserves the pages, so a shortage shows here; a bound node's only below. */
+	at = mmap(NULL, e->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, e->fd, 0);
+	if (at == MAP_FAILED)
+		return explain_mmap(p, e->bytes, errno);
+	e->base = at;
+	err = memory_bind(p, e->base, e->bytes);
+	if (err)
+		explain(err, "hugetlb: binding %s to node %d: %s", human(e->bytes, asked), p->node,
+			strerror(-err));
+	else
+		err = populate(p, e);
+	if (err)
+		munmap(e->base, e->bytes);
+	return err;
+}
+
+/* Maps them again, where @align wants them; the file keeps them in between. */
+static int map_aligned(const struct provider *p, struct extent *e, uint64_t align)
+{
+	char asked[HUMAN_LEN];
+	int err;
+
+	munmap(e->base, e->bytes);
+	e->base = address_reserve(e->bytes, align);
+	if (!e->base)
+		return explain(-ENOMEM, "hugetlb: no addresses for %s: ulimit -v?",
+			       human(e->bytes, asked));
+	err = address_map(e->base, e->bytes, e->fd);
+	if (err)
+		return explain(err, "hugetlb: mapping %s: %s", human(e->bytes, asked),
+			       strerror(-err));
+	err = populate(p, e);
+	if (err)
+		munmap(e->base, e->bytes);
+	return err;
+}
+
+static int hugetlb_get(struct provider *p, struct extent *e, uint64_t align)
+{
+	char asked[HUMAN_LEN];
+	int err;
+
 	e->fd = hugetlb_memfd(p->unit);
 	if (e->fd < 0)
 		return explain(-errno, "hugetlb: memfd_create: %s", strerror(errno));
-	e->base = address_reserve(e->bytes, u64_max(align, p->unit));
-	if (!e->base) {
-		err = explain(-ENOMEM, "hugetlb: no addresses for %s: ulimit -v?",
-			      human(e->bytes, asked));
-		goto close_fd;
-	}
-	if (ftruncate(e->fd, (off_t)e->bytes)) {
+	if (ftruncate(e->fd, (off_t)e->bytes))
 		err = explain(-errno, "hugetlb: ftruncate to %s: %s", human(e->bytes, asked),
 			      strerror(errno));
-		goto unmap;
-	}
-	/* Mapping reserves the pages, so a shortage shows here; a bound node's only below. */
-	at = mmap(e->base, e->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, e->fd, 0);
-	if (at == MAP_FAILED) {
-		err = errno == ENOMEM ? explain_shortage(p, e->bytes)
-				      : explain(-errno, "hugetlb: mmap: %s", strerror(errno));
-		goto unmap;
-	}
-	err = memory_bind(p, e->base, e->bytes);
+	else
+		err = map_somewhere(p, e);
+	if (!err && align > p->unit)
+		err = map_aligned(p, e, align);
 	if (err) {
-		explain(err, "hugetlb: binding %s to node %d: %s", human(e->bytes, asked), p->node,
-			strerror(-err));
-		goto unmap;
-	}
-	if (fallocate(e->fd, 0, 0, (off_t)e->bytes)) {
-		err = errno == EINTR ? explain(-EINTR, "hugetlb: interrupted")
-				     : explain_shortage(p, e->bytes);
-		goto unmap;
-	}
-	if (madvise(e->base, e->bytes, MADV_POPULATE_WRITE)) {
-		err = errno == EINVAL ? explain(-EOPNOTSUPP, "hugetlb: this kernel is too old: no "
-							     "MADV_POPULATE_WRITE")
-				      : explain_shortage(p, e->bytes);
-		goto unmap;
+		close(e->fd);
+		e->fd = -1;
+		e->base = NULL;
+		return err;
 	}
 	e->locked = true; /* hugetlb pages are never swapped */
 	e->node = memory_node(e->base, e->bytes, p->unit);
 	return 0;
-
-unmap:
-	munmap(e->base, e->bytes);
-close_fd:
-	close(e->fd);
-	e->fd = -1;
-	return err;
 }
 
 static void hugetlb_put(struct provider *p, struct extent *e)

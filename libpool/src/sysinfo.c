@@ -157,6 +157,13 @@ char *address_reserve(uint64_t bytes, uint64_t align)
 	return base + head;
 }
 
+int address_map(char *base, uint64_t bytes, int fd)
+{
+	void *at = mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+
+	return at == MAP_FAILED ? -errno : 0;
+}
+
 /* A mapping of this process, as smaps tells it. */
 struct mapping {
 	uint64_t start, end;

@@ -5,6 +5,7 @@
  */
 #include "unit.h"
 
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -39,6 +40,8 @@ static void have_pages(uint64_t n)
 {
 	uint64_t total = sys_number(0, NR_HUGEPAGES), unused = free_pages();
 
+	if (unused == n)
+		return;
 	if (!write_number(NR_HUGEPAGES, total - unused + n) || free_pages() != n) {
 		printf("# cannot have %llu free pages through " NR_HUGEPAGES "\n",
 		       (unsigned long long)n);
@@ -292,6 +295,86 @@ static void hugetlb_race(void **state)
 	assert_int_equal(free_pages(), 8);
 }
 
+/* Maps, fills, checks and unmaps its own memory; a page that went away is a SIGSEGV. */
+static void *use_own_memory(void *arg)
+{
+	const size_t bytes = 4 * MIB, page = page_size();
+	bool *stop = arg;
+
+	for (uint64_t tag = 1; !__atomic_load_n(stop, __ATOMIC_RELAXED); tag++) {
+		volatile uint64_t *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+					    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (p == MAP_FAILED)
+			return "mmap failed";
+		for (size_t round = 0; round < 8; round++)
+			for (size_t at = 0; at < bytes / 16; at += page) {
+				volatile uint64_t *word = p + at / sizeof(*p);
+
+				if (*word != (round ? tag + round - 1 : 0))
+					return "somebody wrote there";
+				*word = tag + round;
+			}
+		munmap((void *)(uintptr_t)p, bytes);
+	}
+	return NULL;
+}
+
+/* Pools that get no page, for a second. 0, or what went wrong; a child's, for SIGSEGV. */
+static int short_of_pages_beside_others(void)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	uint64_t end = now_ns() + 1000000000;
+	bool stop = false;
+	pthread_t other[2];
+	struct binpool *pool;
+	void *p, *wrong;
+	int ret = 0;
+
+	signal(SIGSEGV, SIG_DFL);
+	signal(SIGBUS, SIG_DFL);
+	o.provider = BINPOOL_PROVIDER_HUGETLB;
+	for (int i = 0; i < 2; i++)
+		if (pthread_create(&other[i], NULL, use_own_memory, &stop))
+			return 2;
+	while (!ret && now_ns() < end) {
+		if (binpool_create(&pool, &o))
+			return 3;
+		/* Pages beyond nr_hugepages may be allowed here, then it gets some. */
+		p = binpool_alloc(pool, 1000);
+		if ((!p && errno != ENOMEM) || binpool_free(pool, p))
+			ret = 4;
+		p = binpool_alloc_aligned(pool, 4096, 8 * MIB);
+		if ((!p && errno != ENOMEM) || binpool_free(pool, p))
+			ret = 5;
+		if (binpool_destroy(pool))
+			ret = 6;
+	}
+	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+	for (int i = 0; i < 2; i++)
+		if (pthread_join(other[i], &wrong) || wrong)
+			ret = 7;
+	return ret;
+}
+
+/* A shortage touches nothing but the pool's own addresses, which other threads may get next. */
+static void hugetlb_shortage_beside_others(void **state)
+{
+	int status;
+	pid_t pid;
+
+	(void)state;
+	have_pages(0);
+	fflush(NULL);
+	pid = fork();
+	if (!pid)
+		_exit(short_of_pages_beside_others());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (WIFSIGNALED(status))
+		fail_msg("another thread's own memory vanished: signal %d", WTERMSIG(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 static void check_node(uint32_t provider)
 {
 	struct binpool_options o = BINPOOL_OPTIONS_INIT;
@@ -456,6 +539,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(hugetlb_memory, save_pages, restore_pages),
 		cmocka_unit_test_setup_teardown(hugetlb_shortage, save_pages, restore_pages),
 		cmocka_unit_test_setup_teardown(hugetlb_race, save_pages, restore_pages),
+		cmocka_unit_test_setup_teardown(hugetlb_shortage_beside_others, save_pages,
+						restore_pages),
 		cmocka_unit_test_setup_teardown(hugetlb_node, save_pages, restore_pages),
 		cmocka_unit_test(ladder),
 		cmocka_unit_test_setup_teardown(ladder_hugetlb, save_pages, restore_pages),
