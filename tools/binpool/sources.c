@@ -16,6 +16,33 @@
 #include "cli.h"
 #include "run.h"
 
+/*
+ * Files of /proc and the like have bytes, but say that they have none: what has
+ * no size cannot be read to its end and compared.
+ */
+static int check_empty(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	ssize_t got = -1;
+	struct stat st;
+	char byte;
+
+	if (fd >= 0)
+		got = read(fd, &byte, 1);
+	/* One that grew since is found when it is opened. */
+	if (got > 0 && !fstat(fd, &st) && st.st_size)
+		got = 0;
+	if (got > 0)
+		cli_error("cannot read %s: its size is said to be 0, but it has bytes, as files of "
+			  "/proc do; copy it to a file with a size",
+			  path);
+	else if (got < 0)
+		cli_error("cannot read %s: %s", path, strerror(errno));
+	if (fd >= 0)
+		close(fd);
+	return got ? CLI_FAILED : CLI_OK;
+}
+
 int source_init(struct source *source, const char *path)
 {
 	struct stat st;
@@ -35,7 +62,7 @@ int source_init(struct source *source, const char *path)
 	}
 	source->bytes = (uint64_t)st.st_size;
 	source->mtime = st.st_mtim;
-	return CLI_OK;
+	return source->bytes ? CLI_OK : check_empty(path);
 }
 
 void source_refuse_direct(struct source *source, int error)
