@@ -26,8 +26,7 @@ bool node_allowed(int nid)
 /* The node after @node in which @req may look: the preferred one comes first. */
 static struct node_pool *next_node_of(const struct request *req, const struct node_pool *node)
 {
-	int first = req->nid == NUMA_NO_NODE ? numa_mem_id() : req->nid;
-	int nid;
+	int nid, first = req->first;
 
 	if (!node && node_allowed(first))
 		return node_of(first);
@@ -63,15 +62,15 @@ static void saw_runs(struct request *req, struct list_head *runs)
 static unsigned long take_fresh(struct request *req, struct node_pool *node, unsigned long nr,
 				bool some, gfp_t gfp, struct list_head *runs, int *err)
 {
-	unsigned long room = limit_floor_room();
-	unsigned long take = limit_take(nr, some), got = 0;
+	unsigned long take = limit_take(nr, some), got = 0, room;
 	LIST_HEAD(mine);
 
 	*err = take < nr ? -ENOSPC : 0;
-	if (take > room) {
+	room = floor_take(take, some);
+	if (room < take) {
 		*err = -ENOMEM;
-		limit_give(some ? take - room : take);
-		take = some ? room : 0;
+		limit_give(take - room);
+		take = room;
 	}
 	if (take)
 		got = fresh_runs(node, take, gfp, &mine);
@@ -218,7 +217,9 @@ static int take_round(struct request *req, struct list_head *runs)
 	/* One run: held memory in other shapes makes room for it. */
 	for_each_node_of(node, req) {
 		saw_run(req, held_run_max(node));
-		if (!held_to_system(node, 0, ULONG_MAX))
+		if (req->flags & BINPOOL_ALLOC_NOWAIT ||
+		    !floor_could_allow(req->nr, READ_ONCE(node->stats.held)) ||
+		    !held_to_system(node, 0, ULONG_MAX))
 			continue;
 		err = take_fresh_block(req, node, GFP_FREE_ONLY, runs);
 		if (!err || err == -EINTR)
@@ -270,11 +271,13 @@ static int clean_all(struct list_head *runs)
  */
 int acquire(struct request *req, struct list_head *runs)
 {
-	unsigned long left = msecs_to_jiffies(limbo_wait_ms);
+	unsigned long deadline = jiffies + msecs_to_jiffies(limbo_wait_ms);
 	bool flushed = false;
 
 	if (frames_to_bytes(req->nr) > limit_max_bytes())
 		return -ENOSPC;
+	/* The caller may move to another node's CPU meanwhile. */
+	req->first = req->nid == NUMA_NO_NODE ? numa_mem_id() : req->nid;
 	for (;;) {
 		unsigned int gen = limbo_generation();
 		s64 returns = atomic64_read(&events.returns);
@@ -282,13 +285,13 @@ int acquire(struct request *req, struct list_head *runs)
 
 		if (!err)
 			err = clean_all(runs);
-		if (!err) {
-			atomic64_inc(req->fresh ? &events.allocs : &events.reuses);
+		if (!err)
 			return 0;
-		}
+		if (fatal_signal_pending(current))
+			return -EINTR;
 		if (err == -EAGAIN)
 			continue;
-		if (err == -EINTR || req->flags & BINPOOL_ALLOC_NOWAIT)
+		if (req->flags & BINPOOL_ALLOC_NOWAIT)
 			return err;
 		if (!flushed) {
 			/* Blocks closed by kernel threads, or from interrupts. */
@@ -299,7 +302,7 @@ int acquire(struct request *req, struct list_head *runs)
 		}
 		if (!limbo_total())
 			return err;
-		switch (limbo_wait(gen, &left)) {
+		switch (limbo_wait(gen, deadline)) {
 		case -EINTR:
 			return -EINTR;
 		case -ETIMEDOUT:

@@ -124,6 +124,8 @@ static struct file *new_block(struct opener *opener, struct binpool_alloc *alloc
 	file = block_file(block);
 	if (IS_ERR(file))
 		block_return(block);
+	else
+		atomic64_inc(req->fresh ? &events.allocs : &events.reuses);
 	return file;
 }
 

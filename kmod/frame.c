@@ -96,8 +96,8 @@ static struct frame *frame_new(struct page *page)
 
 /*
  * Up to @nr frames of @node from the system, appended to @runs as private runs,
- * counted as active. The caller has taken them from the limit. Fewer come if the
- * system has no more, or at a fatal signal. Returns how many.
+ * counted as active. The caller has taken them from limit and floor. Fewer come if
+ * the system has no more, or at a fatal signal. Returns how many.
  */
 unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp,
 			 struct list_head *runs)
@@ -108,8 +108,10 @@ unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp,
 	unsigned long i, got = 0, made = 0;
 
 	pages = kvmalloc_array(nr, sizeof(*pages), GFP_KERNEL);
-	if (!pages)
+	if (!pages) {
+		floor_arrived(nr);
 		return 0;
+	}
 
 	gfp |= __GFP_COMP | __GFP_NOWARN | __GFP_THISNODE;
 	while (got < nr && !fatal_signal_pending(current)) {
@@ -118,8 +120,10 @@ unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp,
 		if (!page)
 			break;
 		pages[got++] = page;
+		floor_arrived(1);
 		cond_resched();
 	}
+	floor_arrived(nr - got);
 
 	/* In order of address, neighbours become runs. */
 	sort(pages, got, sizeof(*pages), page_cmp, NULL);
@@ -148,6 +152,16 @@ unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp,
 	return made;
 }
 
+static bool frame_poisoned(const struct frame *f)
+{
+	unsigned long i;
+
+	for (i = 0; i < FRAME_PAGES; i++)
+		if (PageHWPoison(f->page + i))
+			return true;
+	return false;
+}
+
 static void forget(struct node_pool *node, struct frame **batch, unsigned int n)
 {
 	unsigned int i;
@@ -159,7 +173,20 @@ static void forget(struct node_pool *node, struct frame **batch, unsigned int n)
 	spin_unlock(&node->lock);
 }
 
-/* Gives private runs back to the system and to the limit. */
+/*
+ * Counts a forgotten frame that has a poisoned page. Its reference is never dropped,
+ * not even at unload, since that would free the bad page with the others.
+ */
+static void retire(struct node_pool *node, const struct frame *f)
+{
+	pr_warn("retired the frame at pfn %#lx: it has a page with a memory failure\n",
+		page_to_pfn(f->page));
+	spin_lock(&node->lock);
+	node->stats.retired++;
+	spin_unlock(&node->lock);
+}
+
+/* Gives private runs back to the system, but for poisoned frames, and to the limit. */
 void frames_to_system(struct list_head *runs)
 {
 	struct frame *batch[ERASE_BATCH];
@@ -177,11 +204,15 @@ void frames_to_system(struct list_head *runs)
 				batch[i] = xa_load(&frame_index, key + i);
 			forget(node, batch, n);
 			for (i = 0; i < n; i++) {
-				put_page(batch[i]->page);
+				if (frame_poisoned(batch[i])) {
+					retire(node, batch[i]);
+				} else {
+					put_page(batch[i]->page);
+					atomic64_inc(&events.freed);
+				}
 				kmem_cache_free(records, batch[i]);
 			}
 			limit_give(n);
-			atomic64_add(n, &events.freed);
 			key += n;
 			left -= n;
 			cond_resched();
@@ -202,46 +233,28 @@ bool frame_idle(const struct frame *f)
 	return true;
 }
 
-static bool frame_poisoned(const struct frame *f)
-{
-	unsigned long i;
-
-	for (i = 0; i < FRAME_PAGES; i++)
-		if (PageHWPoison(f->page + i))
-			return true;
-	return false;
-}
-
-/*
- * Takes a poisoned private frame (a run of its own, in no list) out of use for
- * good: its reference is never dropped, since that would free the bad page.
- */
+/* Takes a poisoned private frame, a run of its own in no list, out of use for good. */
 void frame_retire(struct frame *f)
 {
 	struct node_pool *node = node_of_frame(f);
 
-	pr_warn("retired the frame at pfn %#lx: it has a page with a memory failure\n",
-		page_to_pfn(f->page));
 	forget(node, &f, 1);
-	spin_lock(&node->lock);
-	node->stats.retired++;
-	spin_unlock(&node->lock);
+	retire(node, f);
 	kmem_cache_free(records, f);
 	limit_give(1);
 }
 
 /*
- * Zeroes a private run, frame by frame. Returns how many frames were done: all,
- * or fewer if a fatal signal came or the next frame is poisoned (-EINTR or
- * -EHWPOISON in *err).
+ * Makes a private run fit to be handed out: zeroes it, unless it is clean, frame by
+ * frame, and looks for memory failures that came while it was held. Returns how many
+ * frames were done: all, or fewer if a fatal signal came or the next frame is
+ * poisoned (-EINTR or -EHWPOISON in *err).
  */
 unsigned long run_clean(struct frame *run, int *err)
 {
 	unsigned long i;
 
 	*err = 0;
-	if (run->clean)
-		return run->nr;
 	for (i = 0; i < run->nr; i++) {
 		struct frame *f = frame_next(run, i);
 
@@ -251,7 +264,8 @@ unsigned long run_clean(struct frame *run, int *err)
 			*err = -EHWPOISON;
 		if (*err)
 			return i;
-		compat_clear_pages(f->page, FRAME_PAGES);
+		if (!run->clean)
+			compat_clear_pages(f->page, FRAME_PAGES);
 		cond_resched();
 	}
 	run_set(run, run->nr, run->state, true);

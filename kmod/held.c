@@ -225,20 +225,6 @@ struct frame *held_take(struct node_pool *node, unsigned long nr, unsigned long 
 	return run;
 }
 
-/* The first held run of @node at or after *@key, in order of address. */
-static struct frame *next_held(struct node_pool *node, unsigned long *key)
-{
-	struct frame *f;
-
-	lockdep_assert_held(&node->lock);
-	while ((f = xa_find(&frame_index, key, ULONG_MAX, HELD_MARK))) {
-		if (pfn_to_nid(*key << FRAME_ORDER) == node->nid)
-			return f;
-		++*key;
-	}
-	return NULL;
-}
-
 /* Takes [@key, @key + @nr), all of it held, as private runs appended to @runs. */
 static void take_stretch(struct node_pool *node, unsigned long start, unsigned long key,
 			 unsigned long nr, struct list_head *runs)
@@ -264,22 +250,26 @@ static void take_stretch(struct node_pool *node, unsigned long start, unsigned l
 bool held_join(struct node_pool *node, unsigned long nr, unsigned long align,
 	       struct list_head *runs)
 {
-	unsigned long key = 0, start = 0, end = 0;
+	unsigned long key = 0, start = 0, end = 0, at;
 	unsigned int seen = 0;
 	struct frame *f;
 
 	spin_lock(&node->lock);
-	while ((f = next_held(node, &key))) {
-		unsigned long at;
+	while ((f = xa_find(&frame_index, &key, ULONG_MAX, HELD_MARK))) {
+		bool ours = pfn_to_nid(key << FRAME_ORDER) == node->nid;
 
-		if (key != end) {
-			start = key;
-			if (++seen % WALK_BATCH == 0) {
-				end = 0;
-				cond_resched_lock(&node->lock);
-				continue;
-			}
+		if (++seen >= WALK_BATCH && (!ours || key != end)) {
+			seen = 0;
+			end = 0;
+			cond_resched_lock(&node->lock);
+			continue;
 		}
+		if (!ours) {
+			key++;
+			continue;
+		}
+		if (key != end)
+			start = key;
 		end = key + f->nr;
 		at = ALIGN(start, align);
 		if (at + nr <= end) {

@@ -134,6 +134,7 @@ struct request {
 	unsigned long align;   /* in frames, of the first one */
 	u32 flags;	       /* BINPOOL_ALLOC_* */
 	int nid;	       /* NUMA_NO_NODE: any */
+	int first;	       /* node to look in first; acquire() sets it once */
 	unsigned long run_max; /* out, on -ENOMEM: longest run seen */
 	bool fresh;	       /* out: the system gave memory for it */
 };
@@ -203,7 +204,7 @@ void limbo_exit(struct node_pool *node);
 void limbo_put(struct frame *f, struct block *block);
 unsigned long limbo_total(void);
 unsigned int limbo_generation(void);
-int limbo_wait(unsigned int gen, unsigned long *left);
+int limbo_wait(unsigned int gen, unsigned long deadline);
 
 /* limit.c */
 int limit_init(u64 bytes);
@@ -215,7 +216,9 @@ unsigned long limit_excess(void);
 u64 limit_max_bytes(void);
 u64 limit_managed_bytes(void);
 int limit_set(u64 bytes);
-unsigned long limit_floor_room(void);
+unsigned long floor_take(unsigned long nr, bool some);
+void floor_arrived(unsigned long nr);
+bool floor_could_allow(unsigned long nr, unsigned long held);
 
 /* block.c */
 extern const struct file_operations block_fops;

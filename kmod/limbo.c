@@ -29,27 +29,34 @@ unsigned int limbo_generation(void)
 }
 
 /*
- * Waits until a frame has left limbo since @gen was read, for at most *@left
- * jiffies, which it reduces. 0, -ETIMEDOUT, or -EINTR at a fatal signal.
+ * Waits until a frame has left limbo since @gen was read, or until @deadline, in
+ * jiffies. 0, -ETIMEDOUT, or -EINTR at a fatal signal.
  */
-int limbo_wait(unsigned int gen, unsigned long *left)
+int limbo_wait(unsigned int gen, unsigned long deadline)
 {
-	long ret;
+	long left = deadline - jiffies;
 
-	if (!*left)
+	if (left <= 0)
 		return -ETIMEDOUT;
-	ret = wait_event_killable_timeout(limbo_waiters, limbo_generation() != gen, *left);
-	*left = max(ret, 0L);
-	if (ret < 0)
+	left = wait_event_killable_timeout(limbo_waiters, limbo_generation() != gen, left);
+	if (left < 0)
 		return -EINTR;
-	return ret ? 0 : -ETIMEDOUT;
+	return left ? 0 : -ETIMEDOUT;
 }
 
-/* Looks at limbo soon; the pauses begin anew. Called with node->lock held. */
+/*
+ * Looks at limbo soon; the pauses begin anew. A look that is due soon already is not
+ * put off, however fast frames come. Called with node->lock held.
+ */
 static void look_soon(struct node_pool *node)
 {
-	node->limbo_delay_ms = 1;
-	mod_delayed_work(limbo_wq, &node->limbo_work, msecs_to_jiffies(1));
+	lockdep_assert_held(&node->lock);
+	if (node->limbo_delay_ms > 1) {
+		node->limbo_delay_ms = 1;
+		mod_delayed_work(limbo_wq, &node->limbo_work, msecs_to_jiffies(1));
+	} else {
+		queue_delayed_work(limbo_wq, &node->limbo_work, msecs_to_jiffies(1));
+	}
 }
 
 /* Takes over a private frame, a run of its own, that @block gave back. */
@@ -139,6 +146,7 @@ void limbo_init(struct node_pool *node)
 {
 	INIT_LIST_HEAD(&node->limbo);
 	INIT_DELAYED_WORK(&node->limbo_work, look);
+	node->limbo_delay_ms = 1;
 }
 
 /* At unload: nothing else runs any more. What is still pinned is given up. */

@@ -11,6 +11,7 @@
 #include "internal.h"
 
 static atomic_long_t managed; /* frames */
+static atomic_long_t coming;  /* frames taken, not yet got from the system */
 static unsigned long max_frames;
 
 static u64 ram_bytes(void)
@@ -96,12 +97,43 @@ int limit_set(u64 bytes)
  * the page cache counted in, stays above floor_bytes. Without it one large
  * request would push everybody else's memory out to swap.
  */
-unsigned long limit_floor_room(void)
+static unsigned long floor_room(void)
 {
 	u64 floor = floor_bytes ?: max_t(u64, ram_bytes() / 20, SZ_256M);
 	u64 available = available_bytes();
 
 	return available > floor ? (available - floor) >> PMD_SHIFT : 0;
+}
+
+/*
+ * As limit_take(), from what the floor leaves. What is taken counts as coming until
+ * floor_arrived(), so that two who ask at once do not both get the last of it.
+ */
+unsigned long floor_take(unsigned long nr, bool some)
+{
+	long old = atomic_long_read(&coming);
+	unsigned long take;
+
+	do {
+		unsigned long room = floor_room();
+
+		take = min(nr, room > old ? room - old : 0);
+		if (take < nr && !some)
+			return 0;
+	} while (!atomic_long_try_cmpxchg(&coming, &old, old + take));
+	return take;
+}
+
+/* @nr frames are there, or will not come. */
+void floor_arrived(unsigned long nr)
+{
+	atomic_long_sub(nr, &coming);
+}
+
+/* Whether @nr frames could come, if all that others held were given back first. */
+bool floor_could_allow(unsigned long nr, unsigned long held)
+{
+	return nr <= held + floor_room();
 }
 
 int __init limit_init(u64 bytes)

@@ -108,15 +108,12 @@ static int __init binpool_init(void)
 	err = misc_register(&device);
 	if (err)
 		goto nodes;
-	err = node_dirs_init(&device.this_device->kobj);
-	if (err)
-		goto dirs;
+	/* The device may be open already, so from here on loading does not fail. */
+	if (node_dirs_init(&device.this_device->kobj))
+		pr_warn("no memory for the nodes' folders in sysfs: some are missing\n");
 	pr_info("at most %llu bytes in frames of %lu bytes\n", limit_max_bytes(), FRAME_BYTES);
 	return 0;
 
-dirs:
-	node_dirs_exit();
-	misc_deregister(&device);
 nodes:
 	nodes_exit();
 	limbo_wq_exit();

@@ -329,6 +329,28 @@ TEST_F_TIMEOUT(limbo, uring_killed, 120)
 	ASSERT_GE(managed + (long long)len, attr_read("managed_bytes"));
 }
 
+/* However fast blocks are closed, those whose pins are gone leave meanwhile. */
+TEST_F(limbo, not_starved)
+{
+	const int rounds = 400;
+	char page[16];
+
+	for (int i = 0; i < rounds; i++) {
+		int fd = block_alloc(self->dev, self->frame), ends[2];
+		char *p = block_map(fd, self->frame);
+		struct iovec part = {p, sizeof(page)};
+
+		ASSERT_NE(MAP_FAILED, (void *)p);
+		ASSERT_EQ(0, pipe2(ends, O_CLOEXEC));
+		ASSERT_EQ((ssize_t)sizeof(page), vmsplice(ends[1], &part, 1, 0));
+		munmap(p, self->frame);
+		close(fd);
+		close(ends[0]);
+		close(ends[1]);
+	}
+	ASSERT_GT((long long)(self->frame * (__u64)rounds) / 2, attr_read("limbo_bytes"));
+}
+
 KERNEL_LOG_TEST
 
 TEST_HARNESS_MAIN

@@ -336,6 +336,39 @@ TEST_F_TIMEOUT(limit, floor, 120)
 	ASSERT_EQ(0, attr_write("free_held", 1));
 }
 
+/* Two who ask at once do not both get the last of what the floor leaves. */
+TEST_F_TIMEOUT(limit, floor_together, 120)
+{
+	const __u64 floor_bytes = meminfo_bytes("MemAvailable") - 512 * MIB;
+	const char *const path = "/sys/module/binpool/parameters/floor_bytes";
+	char was[32], text[32], go;
+	int start[2], served = 0;
+	pid_t pids[4];
+
+	ASSERT_LT(0, text_read(path, was, sizeof(was)));
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)floor_bytes);
+	ASSERT_EQ(0, text_write(path, text));
+	ASSERT_EQ(0, pipe(start));
+	for (size_t i = 0; i < ARRAY_SIZE(pids); i++) {
+		pids[i] = fork();
+		if (pids[i])
+			continue;
+		close(start[1]);
+		read(start[0], &go, 1);
+		/* Keeps it until the end of the process, after the others have asked. */
+		int fd = block_alloc(self->dev, 320 * MIB);
+
+		sleep_ms(3000);
+		_exit(fd >= 0);
+	}
+	close(start[0]);
+	close(start[1]);
+	for (size_t i = 0; i < ARRAY_SIZE(pids); i++)
+		served += child_status(pids[i]);
+	ASSERT_EQ(0, text_write(path, was));
+	ASSERT_EQ(1, served);
+}
+
 KERNEL_LOG_TEST
 
 TEST_HARNESS_MAIN
