@@ -329,26 +329,36 @@ TEST_F_TIMEOUT(limbo, uring_killed, 120)
 	ASSERT_GE(managed + (long long)len, attr_read("managed_bytes"));
 }
 
-/* However fast blocks are closed, those whose pins are gone leave meanwhile. */
+/*
+ * Blocks closed one soon after the other, each pinned until just after: those whose
+ * pins are gone leave meanwhile, however soon the next one comes.
+ */
 TEST_F(limbo, not_starved)
 {
-	const int rounds = 400;
-	char page[16];
+	char byte;
+	int fds[200], ends[2];
 
-	for (int i = 0; i < rounds; i++) {
-		int fd = block_alloc(self->dev, self->frame), ends[2];
-		char *p = block_map(fd, self->frame);
-		struct iovec part = {p, sizeof(page)};
+	ASSERT_EQ(0, pipe2(ends, O_CLOEXEC));
+	ASSERT_LE((int)(ARRAY_SIZE(fds) * page_bytes()),
+		  fcntl(ends[1], F_SETPIPE_SZ, 256 * page_bytes()));
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i++) {
+		struct iovec part = {.iov_len = 1};
 
-		ASSERT_NE(MAP_FAILED, (void *)p);
-		ASSERT_EQ(0, pipe2(ends, O_CLOEXEC));
-		ASSERT_EQ((ssize_t)sizeof(page), vmsplice(ends[1], &part, 1, 0));
-		munmap(p, self->frame);
-		close(fd);
-		close(ends[0]);
-		close(ends[1]);
+		fds[i] = block_alloc(self->dev, self->frame);
+		ASSERT_LE(0, fds[i]);
+		part.iov_base = block_map(fds[i], self->frame);
+		ASSERT_NE(MAP_FAILED, part.iov_base);
+		ASSERT_EQ(1, vmsplice(ends[1], &part, 1, 0));
+		munmap(part.iov_base, self->frame);
 	}
-	ASSERT_GT((long long)(self->frame * (__u64)rounds) / 2, attr_read("limbo_bytes"));
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i++) {
+		close(fds[i]);
+		ASSERT_EQ(1, read(ends[0], &byte, 1));
+		sleep_ms(1);
+	}
+	ASSERT_GT((long long)(self->frame * ARRAY_SIZE(fds) / 2), attr_read("limbo_bytes"));
+	close(ends[0]);
+	close(ends[1]);
 }
 
 KERNEL_LOG_TEST
