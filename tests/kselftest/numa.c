@@ -218,6 +218,58 @@ TEST_F(numa, trim_one_node)
 	ASSERT_EQ(4 * self->frame, t.freed_bytes);
 }
 
+static long long vmstat(const char *name)
+{
+	FILE *f = fopen("/proc/vmstat", "re");
+	char line[128];
+	long long value = -1;
+	size_t len = strlen(name);
+
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f)) {
+		if (!strncmp(line, name, len) && line[len] == ' ')
+			value = strtoll(line + len, NULL, 10);
+	}
+	fclose(f);
+	return value;
+}
+
+/*
+ * The kernel's NUMA balancing leaves a remote block's mapping alone: it could not
+ * move it anyway, and unmapping it again and again costs faults. Pages that were
+ * only read, since newer kernels leave written ones alone by themselves.
+ */
+TEST_F_TIMEOUT(numa, no_balancing, 60)
+{
+	struct binpool_alloc a = request_on(32 * self->frame, 1, BINPOOL_ALLOC_STRICT_NODE);
+	long long before;
+	cpu_set_t cpu0;
+	char text[8];
+	__u64 end;
+	char *p;
+
+	if (text_read("/proc/sys/kernel/numa_balancing", text, sizeof(text)) < 1 || text[0] == '0')
+		SKIP(return, "NUMA balancing is off in this kernel");
+	CPU_ZERO(&cpu0);
+	CPU_SET(0, &cpu0);
+	ASSERT_EQ(0, sched_setaffinity(0, sizeof(cpu0), &cpu0));
+	ASSERT_EQ(0, device_alloc(self->dev, &a));
+	p = block_map(a.fd, a.capacity);
+	ASSERT_NE(MAP_FAILED, (void *)p);
+	before = vmstat("numa_huge_pte_updates");
+	ASSERT_LE(0, before);
+	end = now_ms() + 12000;
+	while (now_ms() < end) {
+		for (__u64 o = 0; o < a.capacity; o += page_bytes()) {
+			ASSERT_EQ(0, *(volatile char *)(p + o));
+		}
+	}
+	ASSERT_GE(before + 16, vmstat("numa_huge_pte_updates"));
+	munmap(p, a.capacity);
+	close(a.fd);
+}
+
 /* A node outside the caller's cpuset is none for it. */
 TEST_F(numa, cpuset)
 {
