@@ -57,10 +57,16 @@ static int print_bins_of_input(uint32_t mantissa_bits, uint32_t classes)
 	char *line = NULL, *rest, *word;
 	size_t line_size = 0;
 	char where[64];
+	ssize_t length;
 	int status = CLI_OK;
 
-	while (!status && getline(&line, &line_size, stdin) >= 0) {
+	while (!status && (length = getline(&line, &line_size, stdin)) >= 0) {
 		snprintf(where, sizeof(where), " in line %lu of standard input", ++line_number);
+		/* It would end the string and hide what comes after it. */
+		if (memchr(line, '\0', (size_t)length)) {
+			status = cli_usage_error("bins", "there is a NUL byte%s: no text", where);
+			break;
+		}
 		for (word = strtok_r(line, " \t\r\n", &rest); word && !status;
 		     word = strtok_r(NULL, " \t\r\n", &rest))
 			status = print_bin(word, where, mantissa_bits, classes);

@@ -58,7 +58,7 @@ const char *trace_counter_name(int counter)
 	return column_names[COUNTERS + counter];
 }
 
-/* 1: there is a line, without its end; 0: there is none; -1: it cannot be read. */
+/* 1: there is a line, without its end; 0: there is none; -CLI_*: it can't be read or is no text. */
 static int next_text(struct trace *trace)
 {
 	ssize_t length = getline(&trace->text, &trace->text_size, trace->file);
@@ -67,9 +67,14 @@ static int next_text(struct trace *trace)
 		if (!ferror(trace->file))
 			return 0;
 		cli_error("cannot read %s: %s", trace->path, strerror(errno));
-		return -1;
+		return -CLI_FAILED;
 	}
 	trace->number++;
+	/* It would end the string and hide what comes after it. */
+	if (memchr(trace->text, '\0', (size_t)length)) {
+		cli_error("%s, line %lu: there is a NUL byte: no text", trace->path, trace->number);
+		return -CLI_USAGE;
+	}
 	trace->text[strcspn(trace->text, "\r\n")] = '\0';
 	return 1;
 }
@@ -104,7 +109,7 @@ int trace_open(struct trace **trace_out, const char *path)
 			  "'%s'",
 			  path, TRACE_HEADER_REQUEST, TRACE_HEADER_COUNTERS);
 	trace_close(trace);
-	return ret < 0 ? CLI_FAILED : CLI_USAGE;
+	return ret < 0 ? -ret : CLI_USAGE;
 }
 
 /* Splits the current line at its commas. */
@@ -170,7 +175,7 @@ int trace_next(struct trace *trace, struct trace_line *line, int *end)
 
 	*end = ret == 0;
 	if (ret <= 0)
-		return ret ? CLI_FAILED : CLI_OK;
+		return -ret;
 	memset(line, 0, sizeof(*line));
 	line->number = trace->number;
 	ret = split(trace, fields);
