@@ -38,7 +38,7 @@ struct frame *frame_next(const struct frame *f, long n)
 	return xa_load(&frame_index, frame_key(f->page) + n);
 }
 
-struct frame *run_last(struct frame *f)
+static struct frame *run_last(struct frame *f)
 {
 	return f->nr == 1 ? f : frame_next(f, f->nr - 1);
 }

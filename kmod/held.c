@@ -74,7 +74,6 @@ static void link_run(struct node_pool *node, struct frame *run)
 	list_add(&run->link, &bins->list[bin]);
 	__set_bit(bin, bins->filled);
 	xa_set_mark(&frame_index, frame_key(run->page), HELD_MARK);
-	bins->frames += run->nr;
 	node->stats.held += run->nr;
 	if (run->clean)
 		node->stats.held_clean += run->nr;
@@ -90,7 +89,6 @@ static void unlink_run(struct node_pool *node, struct frame *run)
 	if (list_empty(&bins->list[bin]))
 		__clear_bit(bin, bins->filled);
 	xa_clear_mark(&frame_index, frame_key(run->page), HELD_MARK);
-	bins->frames -= run->nr;
 	node->stats.held -= run->nr;
 	if (run->clean)
 		node->stats.held_clean -= run->nr;
@@ -126,7 +124,6 @@ static void join_and_link(struct node_pool *node, struct frame *run)
 		run->nr += after->nr;
 	}
 	run_set(run, run->nr, FRAME_HELD, run->clean);
-	run->since = jiffies;
 	link_run(node, run);
 }
 
@@ -185,11 +182,9 @@ static struct frame *carve(struct node_pool *node, struct frame *run, unsigned l
 		rest = run;
 		run = run_split(run, skip);
 		link_run(node, rest);
-		run->since = rest->since;
 	}
 	if (run->nr > nr) {
 		rest = run_split(run, nr);
-		rest->since = run->since;
 		link_run(node, rest);
 	}
 	run_set(run, run->nr, FRAME_PRIVATE, run->clean);
@@ -365,6 +360,15 @@ unsigned long held_to_system(struct node_pool *node, unsigned long keep, unsigne
 	return gone;
 }
 
+/* Gives back all that is held, on every node. */
+void held_free_all(void)
+{
+	int nid;
+
+	for_each_node(nid)
+		held_to_system(node_of(nid), 0, ULONG_MAX);
+}
+
 bool holding(void)
 {
 	return READ_ONCE(hold);
@@ -376,10 +380,7 @@ bool holding(void)
  */
 void set_holding(bool on)
 {
-	int nid;
-
 	WRITE_ONCE(hold, on);
 	if (!on)
-		for_each_node(nid)
-			held_to_system(node_of(nid), 0, ULONG_MAX);
+		held_free_all();
 }

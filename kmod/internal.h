@@ -68,7 +68,7 @@ struct frame {
 	struct list_head link; /* first of run: a bin's, limbo's or a private list */
 	struct frame *first;   /* last of run: its first */
 	unsigned long nr;      /* first of run: frames in it */
-	unsigned long since;   /* first of run: jiffies when it came to rest here */
+	unsigned long since;   /* in limbo: jiffies when it came there */
 	struct block *block;   /* in limbo: whose it was, with a reference */
 	u8 state;	       /* first and last of run: enum frame_state */
 	bool clean;	       /* first and last of run: all its bytes are zero */
@@ -78,7 +78,6 @@ struct frame {
 struct bins {
 	struct list_head *list;
 	unsigned long *filled; /* bitmap: which lists have a run */
-	unsigned long frames;
 };
 
 /* Numbers of frames of a node; protected by its lock. */
@@ -163,7 +162,6 @@ int frames_init(void);
 void frames_exit(void);
 unsigned long frame_key(const struct page *page);
 struct frame *frame_next(const struct frame *f, long n);
-struct frame *run_last(struct frame *f);
 void run_set(struct frame *first, unsigned long nr, enum frame_state state, bool clean);
 struct frame *run_split(struct frame *f, unsigned long nr);
 unsigned long run_clean(struct frame *run, int *err);
@@ -189,6 +187,7 @@ bool held_join(struct node_pool *node, unsigned long nr, unsigned long align,
 unsigned long held_gather(struct node_pool *node, unsigned long nr, struct list_head *runs);
 unsigned long held_run_max(struct node_pool *node);
 unsigned long held_to_system(struct node_pool *node, unsigned long keep, unsigned long nr);
+void held_free_all(void);
 bool holding(void);
 void set_holding(bool on);
 

@@ -152,14 +152,13 @@ static ssize_t free_held_store(struct device *dev, struct device_attribute *attr
 			       size_t len)
 {
 	bool on;
-	int nid, err = kstrtobool(buf, &on);
+	int err = kstrtobool(buf, &on);
 
 	if (err)
 		return err;
 	if (!on)
 		return -EINVAL;
-	for_each_node(nid)
-		held_to_system(node_of(nid), 0, ULONG_MAX);
+	held_free_all();
 	return len;
 }
 static DEVICE_ATTR_WO(free_held);
