@@ -10,6 +10,7 @@
  *   limbo.c    frames that came back while somebody still pins them
  *   limit.c    how much the module may manage
  *   sysfs.c    what all of it counts
+ *   param.c    how module parameters are checked
  *
  * Frames and runs. A frame is one compound page of FRAME_ORDER. A run is a
  * stretch of physically adjacent frames of one node, in one state. A frame's
@@ -206,7 +207,7 @@ unsigned int limbo_generation(void);
 int limbo_wait(unsigned int gen, unsigned long deadline);
 
 /* limit.c */
-int limit_init(u64 bytes);
+void limit_init(u64 bytes);
 u64 limit_machine_bytes(int nid);
 unsigned long limit_take(unsigned long nr, bool some);
 void limit_give(unsigned long nr);

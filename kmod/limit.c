@@ -4,8 +4,6 @@
  * max_bytes; and how much it must leave to the system. Frames are taken from the
  * limit before any memory is, and given back when it is not had. Lock-free.
  */
-#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
-
 #include <linux/swap.h>
 
 #include "internal.h"
@@ -136,21 +134,14 @@ bool floor_could_allow(unsigned long nr, unsigned long held)
 	return nr <= held + floor_room();
 }
 
-int __init limit_init(u64 bytes)
+/* @bytes: at least a frame, at most what the machine has; 0: the default. */
+void __init limit_init(u64 bytes)
 {
-	u64 ram = ram_bytes();
-
 	/*
 	 * Memory that hugetlb has reserved must not count, but a module cannot ask
 	 * how much that is; it is not in what is available, in any case.
 	 */
 	if (!bytes)
-		bytes = max_t(u64, min(ram / 2, available_bytes()), FRAME_BYTES);
-	if (bytes < FRAME_BYTES || bytes > ram) {
-		pr_err("max_bytes=%llu is not between a frame (%lu) and this machine's memory (%llu)\n",
-		       bytes, FRAME_BYTES, ram);
-		return -EINVAL;
-	}
+		bytes = max_t(u64, min(ram_bytes() / 2, available_bytes()), FRAME_BYTES);
 	max_frames = bytes >> PMD_SHIFT;
-	return 0;
 }

@@ -10,28 +10,25 @@
 #include <linux/slab.h>
 
 #include "internal.h"
+#include "param.h"
 
 static unsigned long long max_bytes;
-module_param(max_bytes, ullong, 0444);
-MODULE_PARM_DESC(max_bytes, "limit in bytes (0: half of memory, at most what is available)");
+PARAM_BYTES(max_bytes, FRAME_BYTES, 0444,
+	    "limit in bytes (0: half of memory, at most what is available)");
 
 unsigned int mantissa_bits = BINPOOL_MANTISSA_BITS_DEFAULT;
-module_param(mantissa_bits, uint, 0444);
-MODULE_PARM_DESC(mantissa_bits, "size classes per power of two are 2^this, 0 to 8 (4)");
+PARAM_UINT(mantissa_bits, 0, 8, 0444, "size classes per power of two are 2^this, 0 to 8 (4)");
 
 unsigned long long floor_bytes;
-module_param(floor_bytes, ullong, 0644);
-MODULE_PARM_DESC(floor_bytes, "bytes that stay available to the system (0: 5 %, >= 256 MiB)");
+PARAM_BYTES(floor_bytes, 0, 0644, "bytes that stay available to the system (0: 5 %, >= 256 MiB)");
 
 unsigned int limbo_wait_ms = 1000;
-module_param(limbo_wait_ms, uint, 0644);
-MODULE_PARM_DESC(limbo_wait_ms, "how long ALLOC waits for pinned memory to come back (1000)");
+PARAM_UINT(limbo_wait_ms, 0, 10 * 60 * MSEC_PER_SEC, 0644,
+	   "how long ALLOC waits for pinned memory to come back (1000)");
 
 unsigned int limbo_max_ms;
-module_param(limbo_max_ms, uint, 0644);
-MODULE_PARM_DESC(limbo_max_ms, "give returned memory up when it stays pinned that long (0: never)");
-
-#define MANTISSA_BITS_LIMIT 8
+PARAM_UINT(limbo_max_ms, 0, 24 * 60 * 60 * MSEC_PER_SEC, 0644,
+	   "give returned memory up when it stays pinned that long (0: never)");
 
 struct events events;
 static struct node_pool *nodes[MAX_NUMNODES];
@@ -89,13 +86,7 @@ static int __init binpool_init(void)
 {
 	int err;
 
-	if (mantissa_bits > MANTISSA_BITS_LIMIT) {
-		pr_err("mantissa_bits=%u is above %u\n", mantissa_bits, MANTISSA_BITS_LIMIT);
-		return -EINVAL;
-	}
-	err = limit_init(max_bytes);
-	if (err)
-		return err;
+	limit_init(max_bytes);
 	err = frames_init();
 	if (err)
 		return err;

@@ -130,6 +130,20 @@ static ssize_t max_bytes_store(struct device *dev, struct device_attribute *attr
 }
 static DEVICE_ATTR_RW(max_bytes);
 
+/* 0 or 1 and nothing else, so that a mistyped number is no yes. */
+static int read_flag(const char *buf, bool *on)
+{
+	u8 value;
+	int err = kstrtou8(buf, 10, &value);
+
+	if (err)
+		return err;
+	if (value > 1)
+		return -EINVAL;
+	*on = value;
+	return 0;
+}
+
 static ssize_t holding_show(struct device *dev, struct device_attribute *attr, char *buf)
 {
 	return sysfs_emit(buf, "%d\n", holding());
@@ -139,7 +153,7 @@ static ssize_t holding_store(struct device *dev, struct device_attribute *attr, 
 			     size_t len)
 {
 	bool on;
-	int err = kstrtobool(buf, &on);
+	int err = read_flag(buf, &on);
 
 	if (err)
 		return err;
@@ -152,7 +166,7 @@ static ssize_t free_held_store(struct device *dev, struct device_attribute *attr
 			       size_t len)
 {
 	bool on;
-	int err = kstrtobool(buf, &on);
+	int err = read_flag(buf, &on);
 
 	if (err)
 		return err;
