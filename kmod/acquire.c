@@ -9,13 +9,6 @@
 
 #include "internal.h"
 
-/* Without reclaim first: what is free costs nobody anything. */
-#define GFP_FREE_ONLY ((GFP_HIGHUSER | __GFP_ZERO) & ~__GFP_DIRECT_RECLAIM)
-#define GFP_RECLAIM   (GFP_HIGHUSER | __GFP_ZERO | __GFP_RETRY_MAYFAIL)
-
-/* More than asked for that is taken to find one run in it, in times of it. */
-#define CONTIG_EXCESS 3
-
 /* Whether the caller may use memory of @nid. */
 bool node_allowed(int nid)
 {
@@ -24,7 +17,7 @@ bool node_allowed(int nid)
 }
 
 /* The node after @node in which @req may look: the preferred one comes first. */
-static struct node_pool *next_node_of(const struct request *req, const struct node_pool *node)
+struct node_pool *next_node_of(const struct request *req, const struct node_pool *node)
 {
 	int nid, first = req->first;
 
@@ -39,14 +32,6 @@ static struct node_pool *next_node_of(const struct request *req, const struct no
 	return NULL;
 }
 
-#define for_each_node_of(node, req)                                                                \
-	for (node = next_node_of(req, NULL); node; node = next_node_of(req, node))
-
-static void saw_run(struct request *req, unsigned long nr)
-{
-	req->run_max = max(req->run_max, nr);
-}
-
 static void saw_runs(struct request *req, struct list_head *runs)
 {
 	struct frame *run;
@@ -59,8 +44,8 @@ static void saw_runs(struct request *req, struct list_head *runs)
  * Frames of @node from the system: up to @nr if @some will do, else all or none.
  * Returns how many; fewer than @nr have a reason in *@err.
  */
-static unsigned long take_fresh(struct request *req, struct node_pool *node, unsigned long nr,
-				bool some, gfp_t gfp, struct list_head *runs, int *err)
+unsigned long take_fresh(struct request *req, struct node_pool *node, unsigned long nr, bool some,
+			 gfp_t gfp, struct list_head *runs, int *err)
 {
 	unsigned long take = limit_take(nr, some), got = 0, room;
 	LIST_HEAD(mine);
@@ -93,44 +78,7 @@ static bool take_held_run(struct request *req, struct node_pool *node, struct li
 
 	if (run)
 		list_add_tail(&run->link, runs);
-	return run ||
-	       ((req->flags & BINPOOL_ALLOC_CONTIG) && held_join(node, req->nr, req->align, runs));
-}
-
-/*
- * One run from fresh frames: they are put beside the held ones, where neighbours
- * join, until one run is long enough; what was too much goes back.
- */
-static int take_fresh_run(struct request *req, struct node_pool *node, gfp_t gfp,
-			  struct list_head *runs)
-{
-	/* As many as hold an aligned run wherever they begin. */
-	unsigned long want = req->nr + req->align - 1;
-	unsigned long chunk = want, added = 0, got;
-	struct frame *run, *tmp;
-	bool found = false;
-	int err;
-
-	do {
-		LIST_HEAD(mine);
-
-		got = take_fresh(req, node, chunk, true, gfp, &mine, &err);
-		list_for_each_entry_safe(run, tmp, &mine, link) {
-			list_del_init(&run->link);
-			held_put(run, true);
-		}
-		added += got;
-		found = got && take_held_run(req, node, runs);
-		chunk = max(want / 4, 1UL);
-	} while (!found && !err && added < (1 + CONTIG_EXCESS) * want);
-
-	if (!found)
-		saw_run(req, held_run_max(node));
-	held_to_system(node, 0, found ? added - min(added, req->nr) : added);
-	if (found)
-		return 0;
-	/* Memory there was, if enough came; only no run of it. */
-	return added >= want || !err ? -ENOMEM : err;
+	return run;
 }
 
 static int take_fresh_block(struct request *req, struct node_pool *node, gfp_t gfp,
@@ -138,8 +86,6 @@ static int take_fresh_block(struct request *req, struct node_pool *node, gfp_t g
 {
 	int err;
 
-	if (req->flags & BINPOOL_ALLOC_CONTIG)
-		return take_fresh_run(req, node, gfp, runs);
 	take_fresh(req, node, req->nr, false, gfp, runs, &err);
 	return err;
 }
@@ -151,7 +97,7 @@ static bool take_held_block(struct request *req, struct node_pool *node, struct 
 
 	if (take_held_run(req, node, runs))
 		return true;
-	if (req->flags & BINPOOL_ALLOC_CONTIG || READ_ONCE(node->stats.held) < req->nr)
+	if (READ_ONCE(node->stats.held) < req->nr)
 		return false;
 	if (held_gather(node, req->nr, &mine) < req->nr) {
 		held_return(&mine);
@@ -197,6 +143,8 @@ static int take_round(struct request *req, struct list_head *runs)
 	struct node_pool *node;
 	int err = -ENOMEM;
 
+	if (req->flags & BINPOOL_ALLOC_CONTIG)
+		return contig_round(req, runs);
 	req->fresh = false;
 	for_each_node_of(node, req) {
 		if (take_held_block(req, node, runs))
@@ -212,20 +160,7 @@ static int take_round(struct request *req, struct list_head *runs)
 				return err;
 		}
 	}
-	if (!(req->flags & BINPOOL_ALLOC_CONTIG))
-		return take_mixed(req, runs);
-	/* One run: held memory in other shapes makes room for it. */
-	for_each_node_of(node, req) {
-		saw_run(req, held_run_max(node));
-		if (req->flags & BINPOOL_ALLOC_NOWAIT ||
-		    !floor_could_allow(req->nr, READ_ONCE(node->stats.held)) ||
-		    !held_to_system(node, 0, ULONG_MAX))
-			continue;
-		err = take_fresh_block(req, node, GFP_FREE_ONLY, runs);
-		if (!err || err == -EINTR)
-			return err;
-	}
-	return err;
+	return take_mixed(req, runs);
 }
 
 /*

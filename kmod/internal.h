@@ -5,6 +5,7 @@
  *   device.c   /dev/binpool: openers, INFO, ALLOC, TRIM
  *   block.c    a block: its file, its mappings, faults, QUERY
  *   acquire.c  where a block's frames come from, and in which order
+ *   contig.c   the same for a block that must be one run
  *   held.c     free frames that are kept: runs by bin, split and joined
  *   frame.c    records of frames; frames from and back to the system; cleaning
  *   limbo.c    frames that came back while somebody still pins them
@@ -193,8 +194,26 @@ bool holding(void);
 void set_holding(bool on);
 
 /* acquire.c */
+/* Without reclaim first: what is free costs nobody anything. */
+#define GFP_FREE_ONLY ((GFP_HIGHUSER | __GFP_ZERO) & ~__GFP_DIRECT_RECLAIM)
+#define GFP_RECLAIM   (GFP_HIGHUSER | __GFP_ZERO | __GFP_RETRY_MAYFAIL)
+
 bool node_allowed(int nid);
+struct node_pool *next_node_of(const struct request *req, const struct node_pool *node);
+unsigned long take_fresh(struct request *req, struct node_pool *node, unsigned long nr, bool some,
+			 gfp_t gfp, struct list_head *runs, int *err);
 int acquire(struct request *req, struct list_head *runs);
+
+#define for_each_node_of(node, req)                                                                \
+	for (node = next_node_of(req, NULL); node; node = next_node_of(req, node))
+
+static inline void saw_run(struct request *req, unsigned long nr)
+{
+	req->run_max = max(req->run_max, nr);
+}
+
+/* contig.c */
+int contig_round(struct request *req, struct list_head *runs);
 
 /* limbo.c */
 int limbo_wq_init(void);
