@@ -72,15 +72,6 @@ unsigned long take_fresh(struct request *req, struct node_pool *node, unsigned l
 	return got;
 }
 
-static bool take_held_run(struct request *req, struct node_pool *node, struct list_head *runs)
-{
-	struct frame *run = held_take(node, req->nr, req->align);
-
-	if (run)
-		list_add_tail(&run->link, runs);
-	return run;
-}
-
 static int take_fresh_block(struct request *req, struct node_pool *node, gfp_t gfp,
 			    struct list_head *runs)
 {
@@ -93,12 +84,17 @@ static int take_fresh_block(struct request *req, struct node_pool *node, gfp_t g
 /* The whole block from what @node holds, in several runs if need be. */
 static bool take_held_block(struct request *req, struct node_pool *node, struct list_head *runs)
 {
+	struct frame *run = held_take(node, req->nr, req->align);
 	LIST_HEAD(mine);
 
-	if (take_held_run(req, node, runs))
+	if (run) {
+		list_add_tail(&run->link, runs);
 		return true;
+	}
 	if (READ_ONCE(node->stats.held) < req->nr)
 		return false;
+	if (held_join(node, req->nr, req->align, false, runs))
+		return true;
 	if (held_gather(node, req->nr, &mine) < req->nr) {
 		held_return(&mine);
 		return false;
@@ -201,18 +197,28 @@ static int clean_all(struct list_head *runs)
 }
 
 /*
- * Gets the clean frames of a block, as private runs in @runs. -EINTR at a fatal
- * signal, -ENOSPC at the limit, -ENOMEM if the system has none, or no run.
+ * The cheapest way: a run that lies ready, clean, on the node that comes first.
+ * No cleaner need be paused for it.
  */
-int acquire(struct request *req, struct list_head *runs)
+static bool take_ready(struct request *req, struct list_head *runs)
+{
+	struct frame *run;
+
+	if (!node_allowed(req->first))
+		return false;
+	run = held_take(node_of(req->first), req->nr, req->align);
+	if (!run)
+		return false;
+	list_add_tail(&run->link, runs);
+	return !clean_all(runs);
+}
+
+/* Everything else, with no frame at a cleaner. */
+static int take_anywhere(struct request *req, struct list_head *runs)
 {
 	unsigned long deadline = jiffies + msecs_to_jiffies(limbo_wait_ms);
 	bool flushed = false;
 
-	if (frames_to_bytes(req->nr) > limit_max_bytes())
-		return -ENOSPC;
-	/* The caller may move to another node's CPU meanwhile. */
-	req->first = req->nid == NUMA_NO_NODE ? numa_mem_id() : req->nid;
 	for (;;) {
 		unsigned int gen = limbo_generation();
 		s64 returns = atomic64_read(&events.returns);
@@ -235,6 +241,11 @@ int acquire(struct request *req, struct list_head *runs)
 			if (atomic64_read(&events.returns) != returns)
 				continue;
 		}
+		if (cleaners_busy() && time_before(jiffies, deadline)) {
+			if (cleaners_wait())
+				return -EINTR;
+			continue;
+		}
 		if (!limbo_total())
 			return err;
 		switch (limbo_wait(gen, deadline)) {
@@ -244,4 +255,23 @@ int acquire(struct request *req, struct list_head *runs)
 			return err;
 		}
 	}
+}
+
+/*
+ * Gets the clean frames of a block, as private runs in @runs. -EINTR at a fatal
+ * signal, -ENOSPC at the limit, -ENOMEM if the system has none, or no run.
+ */
+int acquire(struct request *req, struct list_head *runs)
+{
+	int err;
+
+	if (frames_to_bytes(req->nr) > limit_max_bytes())
+		return -ENOSPC;
+	/* The caller may move to another node's CPU meanwhile. */
+	req->first = req->nid == NUMA_NO_NODE ? numa_mem_id() : req->nid;
+	if (take_ready(req, runs))
+		return 0;
+	err = cleaners_pause() ?: take_anywhere(req, runs);
+	cleaners_resume();
+	return err;
 }

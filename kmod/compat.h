@@ -9,6 +9,10 @@
 #include <linux/highmem.h>
 #include <linux/huge_mm.h>
 #include <linux/mm.h>
+#include <linux/mmzone.h>
+#include <linux/shrinker.h>
+#include <linux/slab.h>
+#include <linux/swap.h>
 #include <linux/version.h>
 
 /* 6.3: bc292ab00f6c ("mm: introduce vma->vm_flags wrapper functions") */
@@ -55,6 +59,81 @@ static inline void compat_clear_pages(struct page *page, unsigned long nr)
 		clear_highpage(page + i);
 #else
 	clear_pages(page_address(page), nr);
+#endif
+}
+
+/*
+ * Whether the kernel may have met a memory failure on @nid: it counts them since
+ * 6.3 ("mm: memory-failure: Add memory failure stats to sysfs").
+ */
+static inline bool compat_memory_failed(int nid)
+{
+#if !defined(CONFIG_MEMORY_FAILURE)
+	return false;
+#elif LINUX_VERSION_CODE < KERNEL_VERSION(6, 3, 0)
+	return true;
+#else
+	return READ_ONCE(NODE_DATA(nid)->mf_stats.total);
+#endif
+}
+
+/*
+ * Shrinkers are allocated since 6.7: c42d50aefd17 ("mm: shrinker: add
+ * infrastructure for dynamically allocating shrinker").
+ */
+typedef unsigned long (*compat_shrink_fn)(struct shrinker *s, struct shrink_control *sc);
+
+static inline struct shrinker *
+compat_shrinker_register(compat_shrink_fn count, compat_shrink_fn scan, long batch, int seeks)
+{
+	struct shrinker *s;
+
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 7, 0)
+	s = kzalloc(sizeof(*s), GFP_KERNEL);
+	if (!s)
+		return NULL;
+	s->flags = SHRINKER_NUMA_AWARE;
+#else
+	s = shrinker_alloc(SHRINKER_NUMA_AWARE, KBUILD_MODNAME);
+	if (!s)
+		return NULL;
+#endif
+	s->count_objects = count;
+	s->scan_objects = scan;
+	s->batch = batch;
+	s->seeks = seeks;
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 7, 0)
+	if (register_shrinker(s, KBUILD_MODNAME)) {
+		kfree(s);
+		return NULL;
+	}
+#else
+	shrinker_register(s);
+#endif
+	return s;
+}
+
+static inline void compat_shrinker_free(struct shrinker *s)
+{
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 7, 0)
+	unregister_shrinker(s);
+	kfree(s);
+#else
+	shrinker_free(s);
+#endif
+}
+
+/*
+ * Tells reclaim of memory that a shrinker freed. 6.4: c7b23b68e2aa ("mm: vmscan:
+ * refactor updating current->reclaim_state") gave it a function.
+ */
+static inline void compat_reclaimed_pages(unsigned long pages)
+{
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0)
+	if (current->reclaim_state)
+		current->reclaim_state->reclaimed_slab += pages;
+#else
+	mm_account_reclaimed_pages(pages);
 #endif
 }
 

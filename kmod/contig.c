@@ -13,7 +13,7 @@ static bool take_held_run(struct request *req, struct node_pool *node, struct li
 
 	if (run)
 		list_add_tail(&run->link, runs);
-	return run || held_join(node, req->nr, req->align, runs);
+	return run || held_join(node, req->nr, req->align, true, runs);
 }
 
 /*
@@ -45,7 +45,7 @@ static int take_fresh_run(struct request *req, struct node_pool *node, gfp_t gfp
 
 	if (!found)
 		saw_run(req, held_run_max(node));
-	held_to_system(node, 0, found ? added - min(added, req->nr) : added);
+	held_to_system(node, GIVE_ALL, 0, found ? added - min(added, req->nr) : added);
 	if (found)
 		return 0;
 	/* Memory there was, if enough came; only no run of it. */
@@ -78,7 +78,7 @@ int contig_round(struct request *req, struct list_head *runs)
 		saw_run(req, held_run_max(node));
 		if (req->flags & BINPOOL_ALLOC_NOWAIT ||
 		    !floor_could_allow(req->nr, READ_ONCE(node->stats.held)) ||
-		    !held_to_system(node, 0, ULONG_MAX))
+		    !held_to_system(node, GIVE_SPARE, 0, ULONG_MAX))
 			continue;
 		err = take_fresh_run(req, node, GFP_FREE_ONLY, runs);
 		if (!err || err == -EINTR)

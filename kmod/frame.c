@@ -148,7 +148,7 @@ unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp,
 
 	spin_lock(&node->lock);
 	node->stats.active += made;
-	spin_unlock(&node->lock);
+	node_unlock(node);
 	return made;
 }
 
@@ -170,7 +170,7 @@ static void forget(struct node_pool *node, struct frame **batch, unsigned int n)
 	for (i = 0; i < n; i++)
 		xa_erase(&frame_index, frame_key(batch[i]->page));
 	node->stats.active -= n;
-	spin_unlock(&node->lock);
+	node_unlock(node);
 }
 
 /*
@@ -244,28 +244,41 @@ void frame_retire(struct frame *f)
 	limit_give(1);
 }
 
+/* Zeroes a private frame, in nobody's hands but ours: 0, or -EHWPOISON. */
+int frame_clean(struct frame *f)
+{
+	if (frame_poisoned(f))
+		return -EHWPOISON;
+	compat_clear_pages(f->page, FRAME_PAGES);
+	return 0;
+}
+
 /*
  * Makes a private run fit to be handed out: zeroes it, unless it is clean, frame by
- * frame, and looks for memory failures that came while it was held. Returns how many
- * frames were done: all, or fewer if a fatal signal came or the next frame is
- * poisoned (-EINTR or -EHWPOISON in *err).
+ * frame. What is clean is looked at only if the kernel has met a memory failure on
+ * its node, which may have come while it was held. Returns how many frames were
+ * done: all, or fewer if a fatal signal came or the next frame is poisoned (-EINTR
+ * or -EHWPOISON in *err).
  */
 unsigned long run_clean(struct frame *run, int *err)
 {
+	bool look = compat_memory_failed(page_to_nid(run->page));
 	unsigned long i;
 
 	*err = 0;
-	for (i = 0; i < run->nr; i++) {
+	for (i = 0; i < run->nr && (!run->clean || look); i++) {
 		struct frame *f = frame_next(run, i);
 
 		if (fatal_signal_pending(current))
 			*err = -EINTR;
+		else if (!run->clean)
+			*err = frame_clean(f);
 		else if (frame_poisoned(f))
 			*err = -EHWPOISON;
 		if (*err)
 			return i;
 		if (!run->clean)
-			compat_clear_pages(f->page, FRAME_PAGES);
+			atomic64_inc(&events.cleaned_inline);
 		cond_resched();
 	}
 	run_set(run, run->nr, run->state, true);

@@ -5,6 +5,9 @@
  * they come, and split when a shorter one is wanted. Owns the bins; all of it is
  * protected by node->lock.
  *
+ * A run is as old as the longer of the parts it was joined from, so that a hot
+ * frame at its edge does not keep the rest of it young.
+ *
  * A run is in the bin whose smallest length is at most its own, so every run of a
  * bin serves every request of that bin or a smaller one. The first frame of a
  * held run carries HELD_MARK in the index, to find held runs by address.
@@ -22,6 +25,7 @@
 
 static unsigned int nr_bins;
 static bool hold = true;
+static bool suspended; /* nothing is held while the system hibernates */
 
 /* The bin a run of @nr frames rests in. */
 static unsigned int run_bin(unsigned long nr)
@@ -116,33 +120,48 @@ static void join_and_link(struct node_pool *node, struct frame *run)
 	if (before) {
 		before = before->first;
 		unlink_run(node, before);
+		if (before->nr <= run->nr)
+			before->since = run->since;
 		before->nr += run->nr;
 		run = before;
 	}
 	if (after) {
 		unlink_run(node, after);
+		if (after->nr > run->nr)
+			run->since = after->since;
 		run->nr += after->nr;
 	}
 	run_set(run, run->nr, FRAME_HELD, run->clean);
 	link_run(node, run);
 }
 
+/* Whether what comes back to @node is held. Without holding only the reserve is. */
+static bool may_hold(const struct node_pool *node)
+{
+	lockdep_assert_held(&node->lock);
+	return (hold || node_managed(node) < node->reserve) && !suspended && !limit_excess();
+}
+
 /*
  * Holds a private run that was counted as active. Without @always it is refused
- * (false) after stop_holding, or while more is managed than the limit allows.
+ * (false) if nothing is to be held, or while more is managed than the limit allows.
  */
 bool held_put(struct frame *run, bool always)
 {
 	struct node_pool *node = node_of_frame(run);
-	bool put;
+	bool put, dirty = !run->clean;
 
+	run->since = jiffies;
 	spin_lock(&node->lock);
-	put = always || (hold && !limit_excess());
-	if (put) {
-		node->stats.active -= run->nr;
+	node->stats.active -= run->nr;
+	put = always || may_hold(node);
+	if (put)
 		join_and_link(node, run);
-	}
-	spin_unlock(&node->lock);
+	else
+		node->stats.active += run->nr;
+	node_unlock(node);
+	if (put && dirty)
+		cleaners_wake(node);
 	return put;
 }
 
@@ -192,6 +211,64 @@ static struct frame *carve(struct node_pool *node, struct frame *run, unsigned l
 	return run;
 }
 
+/* The longest run of @bins, or nearly so: one of the last bin that is filled. */
+static struct frame *longest(struct bins *bins)
+{
+	unsigned long bin = find_last_bit(bins->filled, nr_bins);
+
+	return bin < nr_bins ? list_first_entry(&bins->list[bin], struct frame, link) : NULL;
+}
+
+/* A held frame to clean, from the longest dirty run; it still counts as held. */
+struct frame *held_take_dirty(struct node_pool *node)
+{
+	struct frame *run;
+
+	spin_lock(&node->lock);
+	run = longest(&node->held[false]);
+	if (run) {
+		run = carve(node, run, 0, 1);
+		node->stats.active--;
+		node->stats.held++;
+	}
+	node_unlock(node);
+	return run;
+}
+
+/* Takes a frame of held_take_dirty() back, cleaned, and as old as it was. */
+void held_put_cleaned(struct frame *f)
+{
+	struct node_pool *node = node_of_frame(f);
+	LIST_HEAD(gone);
+	bool put;
+
+	f->clean = true;
+	spin_lock(&node->lock);
+	node->stats.held--;
+	put = may_hold(node);
+	if (put)
+		join_and_link(node, f);
+	else
+		node->stats.active++;
+	node_unlock(node);
+	if (put)
+		return;
+	list_add(&f->link, &gone);
+	frames_to_system(&gone);
+}
+
+/* The same for a frame that cannot be cleaned: it is retired. */
+void held_drop_poisoned(struct frame *f)
+{
+	struct node_pool *node = node_of_frame(f);
+
+	spin_lock(&node->lock);
+	node->stats.held--;
+	node->stats.active++;
+	node_unlock(node);
+	frame_retire(f);
+}
+
 /* The run of @bins that serves best: smallest bin first, latest come first. */
 static struct frame *best(struct bins *bins, unsigned long nr, unsigned long align)
 {
@@ -216,7 +293,7 @@ struct frame *held_take(struct node_pool *node, unsigned long nr, unsigned long 
 	run = best(&node->held[true], nr, align) ?: best(&node->held[false], nr, align);
 	if (run)
 		run = carve(node, run, misfit(run, align), nr);
-	spin_unlock(&node->lock);
+	node_unlock(node);
 	return run;
 }
 
@@ -240,9 +317,10 @@ static void take_stretch(struct node_pool *node, unsigned long start, unsigned l
 
 /*
  * One stretch of @nr adjacent held frames, clean and dirty mixed, appended to
- * @runs. The walk lets go of the lock between stretches.
+ * @runs. The walk lets go of the lock between stretches, or ends after the first
+ * runs if it need not be @thorough.
  */
-bool held_join(struct node_pool *node, unsigned long nr, unsigned long align,
+bool held_join(struct node_pool *node, unsigned long nr, unsigned long align, bool thorough,
 	       struct list_head *runs)
 {
 	unsigned long key = 0, start = 0, end = 0, at;
@@ -253,7 +331,9 @@ bool held_join(struct node_pool *node, unsigned long nr, unsigned long align,
 	while ((f = xa_find(&frame_index, &key, ULONG_MAX, HELD_MARK))) {
 		bool ours = pfn_to_nid(key << FRAME_ORDER) == node->nid;
 
-		if (++seen >= WALK_BATCH && (!ours || key != end)) {
+		if (++seen >= WALK_BATCH && !thorough)
+			break;
+		if (seen >= WALK_BATCH && (!ours || key != end)) {
 			seen = 0;
 			end = 0;
 			cond_resched_lock(&node->lock);
@@ -269,21 +349,13 @@ bool held_join(struct node_pool *node, unsigned long nr, unsigned long align,
 		at = ALIGN(start, align);
 		if (at + nr <= end) {
 			take_stretch(node, start, at, nr, runs);
-			spin_unlock(&node->lock);
+			node_unlock(node);
 			return true;
 		}
 		key = end;
 	}
 	spin_unlock(&node->lock);
 	return false;
-}
-
-/* The longest run of @bins, or nearly so: one of the last bin that is filled. */
-static struct frame *longest(struct bins *bins)
-{
-	unsigned long bin = find_last_bit(bins->filled, nr_bins);
-
-	return bin < nr_bins ? list_first_entry(&bins->list[bin], struct frame, link) : NULL;
 }
 
 /* Up to @nr frames in few runs, clean ones first, appended to @runs. */
@@ -299,7 +371,7 @@ unsigned long held_gather(struct node_pool *node, unsigned long nr, struct list_
 			run = longest(&node->held[true]) ?: longest(&node->held[false]);
 			if (run)
 				run = carve(node, run, 0, nr - got);
-			spin_unlock(&node->lock);
+			node_unlock(node);
 		}
 		if (!run)
 			break;
@@ -326,31 +398,90 @@ unsigned long held_run_max(struct node_pool *node)
 	return nr;
 }
 
+/* Whether nobody has wanted @run for so long that the system may have it. */
+static bool idle(const struct frame *run)
+{
+	return time_after(jiffies, run->since + msecs_to_jiffies(keep_ms));
+}
+
 /*
- * Gives held frames of @node back to the system, dirty before clean and short
- * runs before long ones, until at most @keep are held or @nr went. Returns how
- * many went.
+ * The run that goes back first: dirty before clean, short before long ones, the
+ * one that came first of a bin.
  */
-unsigned long held_to_system(struct node_pool *node, unsigned long keep, unsigned long nr)
+static struct frame *least_wanted(struct node_pool *node, enum give what)
+{
+	struct frame *run;
+	unsigned int bin;
+	int clean;
+
+	lockdep_assert_held(&node->lock);
+	for (clean = 0; clean < 2; clean++) {
+		struct bins *bins = &node->held[clean];
+
+		for_each_set_bit(bin, bins->filled, nr_bins)
+		{
+			run = list_last_entry(&bins->list[bin], struct frame, link);
+			if (what != GIVE_IDLE || idle(run))
+				return run;
+		}
+	}
+	return NULL;
+}
+
+/*
+ * How many frames GIVE_IDLE would give back, of the runs that would go first: a
+ * lower bound.
+ */
+unsigned long held_idle(struct node_pool *node)
+{
+	unsigned long nr = 0;
+	unsigned int bin;
+	int clean;
+
+	spin_lock(&node->lock);
+	for (clean = 0; clean < 2; clean++) {
+		struct bins *bins = &node->held[clean];
+
+		for_each_set_bit(bin, bins->filled, nr_bins)
+		{
+			struct frame *run = list_last_entry(&bins->list[bin], struct frame, link);
+
+			if (idle(run))
+				nr += run->nr;
+		}
+	}
+	nr = min(nr, node_spare(node));
+	spin_unlock(&node->lock);
+	return nr;
+}
+
+/*
+ * Gives held frames of @node back to the system until at most @keep are held or
+ * @nr went. Returns how many went. The end of a run goes first: its beginning is
+ * what is handed out, and hot.
+ */
+unsigned long held_to_system(struct node_pool *node, enum give what, unsigned long keep,
+			     unsigned long nr)
 {
 	unsigned long gone = 0;
 
 	while (gone < nr) {
 		struct frame *run = NULL;
+		unsigned long room;
 		LIST_HEAD(runs);
-		int clean;
 
 		spin_lock(&node->lock);
-		for (clean = 0; clean < 2 && !run && node->stats.held > keep; clean++) {
-			struct bins *bins = &node->held[clean];
-			unsigned int bin = find_first_bit(bins->filled, nr_bins);
-
-			if (bin < nr_bins)
-				run = list_last_entry(&bins->list[bin], struct frame, link);
+		room = node->stats.held > keep ? node->stats.held - keep : 0;
+		if (what != GIVE_ALL)
+			room = min(room, node_spare(node));
+		room = min(room, nr - gone);
+		if (room)
+			run = least_wanted(node, what);
+		if (run) {
+			room = min(room, run->nr);
+			run = carve(node, run, run->nr - room, room);
 		}
-		if (run)
-			run = carve(node, run, 0, min(nr - gone, node->stats.held - keep));
-		spin_unlock(&node->lock);
+		node_unlock(node);
 		if (!run)
 			break;
 		gone += run->nr;
@@ -360,13 +491,15 @@ unsigned long held_to_system(struct node_pool *node, unsigned long keep, unsigne
 	return gone;
 }
 
-/* Gives back all that is held, on every node. */
-void held_free_all(void)
+/* Gives back what is held on every node, also what is just being cleaned. */
+void held_free_all(enum give what)
 {
 	int nid;
 
+	cleaners_pause();
 	for_each_node(nid)
-		held_to_system(node_of(nid), 0, ULONG_MAX);
+		held_to_system(node_of(nid), what, 0, ULONG_MAX);
+	cleaners_resume();
 }
 
 bool holding(void)
@@ -375,12 +508,20 @@ bool holding(void)
 }
 
 /*
- * After set_holding(false) nothing is held: whoever saw the old value put under a
- * node's lock, which is taken again here.
+ * After set_holding(false) nothing but the reserve is held: whoever saw the old
+ * value put under a node's lock, which is taken again here.
  */
 void set_holding(bool on)
 {
 	WRITE_ONCE(hold, on);
 	if (!on)
-		held_free_all();
+		held_free_all(GIVE_SPARE);
+}
+
+/* From held_suspend(true) on nothing is held at all, until held_suspend(false). */
+void held_suspend(bool on)
+{
+	WRITE_ONCE(suspended, on);
+	if (on)
+		held_free_all(GIVE_ALL);
 }

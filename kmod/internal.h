@@ -8,8 +8,11 @@
  *   contig.c   the same for a block that must be one run
  *   held.c     free frames that are kept: runs by bin, split and joined
  *   frame.c    records of frames; frames from and back to the system; cleaning
+ *   clean.c    threads that zero held frames before anybody asks for them
  *   limbo.c    frames that came back while somebody still pins them
  *   limit.c    how much the module may manage
+ *   reserve.c  memory that is got ahead, and kept
+ *   pressure.c when the system is short of memory, or is about to hibernate
  *   sysfs.c    what all of it counts
  *   param.c    how module parameters are checked
  *
@@ -33,6 +36,7 @@
 
 #include <linux/atomic.h>
 #include <linux/bits.h>
+#include <linux/completion.h>
 #include <linux/kobject.h>
 #include <linux/kref.h>
 #include <linux/list.h>
@@ -70,7 +74,7 @@ struct frame {
 	struct list_head link; /* first of run: a bin's, limbo's or a private list */
 	struct frame *first;   /* last of run: its first */
 	unsigned long nr;      /* first of run: frames in it */
-	unsigned long since;   /* in limbo: jiffies when it came there */
+	unsigned long since;   /* first of run: jiffies when (most of) it came there */
 	struct block *block;   /* in limbo: whose it was, with a reference */
 	u8 state;	       /* first and last of run: enum frame_state */
 	bool clean;	       /* first and last of run: all its bytes are zero */
@@ -85,7 +89,7 @@ struct bins {
 /* Numbers of frames of a node; protected by its lock. */
 struct node_stats {
 	unsigned long active;
-	unsigned long held;
+	unsigned long held; /* with those that are just being cleaned */
 	unsigned long held_clean;
 	unsigned long limbo;
 	unsigned long retired;
@@ -99,6 +103,14 @@ struct node_pool {
 	struct list_head limbo;
 	struct delayed_work limbo_work;
 	unsigned int limbo_delay_ms;
+	unsigned long reserve;	  /* frames to be managed at least */
+	unsigned long spare;	  /* held frames counted as reclaimable by the system */
+	unsigned long reclaim_at; /* jiffies when the system last wanted memory back */
+	struct delayed_work fill_work;
+	unsigned int fill_delay_ms;
+	struct completion filled; /* the reserve, or a first attempt is over */
+	struct task_struct **cleaners;
+	wait_queue_head_t dirty_wait; /* cleaners, for dirty frames */
 };
 
 /* One opening of /dev/binpool. */
@@ -140,13 +152,16 @@ struct request {
 	bool fresh;	       /* out: the system gave memory for it */
 };
 
-/* Module-wide counts, of blocks but for the last two (frames). */
+/* Module-wide counts: of blocks, then of frames. */
 struct events {
 	atomic64_t allocs;
 	atomic64_t reuses;
 	atomic64_t returns;
 	atomic64_t freed;
 	atomic64_t pinned_dropped;
+	atomic64_t pressure_freed;
+	atomic64_t cleaned_inline;
+	atomic64_t cleaned_background;
 };
 
 extern struct events events;
@@ -154,6 +169,8 @@ extern unsigned int mantissa_bits;
 extern unsigned int limbo_wait_ms;
 extern unsigned int limbo_max_ms;
 extern unsigned long long floor_bytes;
+extern unsigned int keep_ms;
+extern unsigned int clean_threads;
 
 /* main.c */
 struct node_pool *node_of(int nid);
@@ -166,6 +183,7 @@ unsigned long frame_key(const struct page *page);
 struct frame *frame_next(const struct frame *f, long n);
 void run_set(struct frame *first, unsigned long nr, enum frame_state state, bool clean);
 struct frame *run_split(struct frame *f, unsigned long nr);
+int frame_clean(struct frame *f);
 unsigned long run_clean(struct frame *run, int *err);
 unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp,
 			 struct list_head *runs);
@@ -179,19 +197,57 @@ static inline struct node_pool *node_of_frame(const struct frame *f)
 }
 
 /* held.c */
+enum give {
+	GIVE_ALL,   /* the reserve, too */
+	GIVE_SPARE, /* above the reserve */
+	GIVE_IDLE,  /* above the reserve, and in nobody's hands for keep_ms */
+};
+
 int held_init(struct node_pool *node);
 void held_exit(struct node_pool *node);
 bool held_put(struct frame *run, bool always);
 void held_return(struct list_head *runs);
 struct frame *held_take(struct node_pool *node, unsigned long nr, unsigned long align);
-bool held_join(struct node_pool *node, unsigned long nr, unsigned long align,
+struct frame *held_take_dirty(struct node_pool *node);
+void held_put_cleaned(struct frame *f);
+void held_drop_poisoned(struct frame *f);
+bool held_join(struct node_pool *node, unsigned long nr, unsigned long align, bool thorough,
 	       struct list_head *runs);
 unsigned long held_gather(struct node_pool *node, unsigned long nr, struct list_head *runs);
 unsigned long held_run_max(struct node_pool *node);
-unsigned long held_to_system(struct node_pool *node, unsigned long keep, unsigned long nr);
-void held_free_all(void);
+unsigned long held_idle(struct node_pool *node);
+unsigned long held_to_system(struct node_pool *node, enum give what, unsigned long keep,
+			     unsigned long nr);
+void held_free_all(enum give what);
 bool holding(void);
 void set_holding(bool on);
+void held_suspend(bool on);
+
+/* clean.c */
+int cleaners_init(struct node_pool *node);
+void cleaners_exit(struct node_pool *node);
+void cleaners_wake(struct node_pool *node);
+int cleaners_pause(void);
+int cleaners_wait(void);
+void cleaners_resume(void);
+bool cleaners_busy(void);
+
+/* reserve.c */
+unsigned long node_managed(const struct node_pool *node);
+unsigned long node_spare(const struct node_pool *node);
+void node_unlock(struct node_pool *node);
+void reserve_init(struct node_pool *node);
+int reserve_set(u64 bytes);
+int reserve_set_node(int nid, u64 bytes);
+unsigned long reserve_total(void);
+unsigned long reserve_filled(int nid);
+void reserve_fill(void);
+void reserve_stop(bool on);
+void reserve_wait_filled(void);
+
+/* pressure.c */
+int pressure_init(void);
+void pressure_exit(void);
 
 /* acquire.c */
 /* Without reclaim first: what is free costs nobody anything. */

@@ -74,7 +74,7 @@ void limbo_put(struct frame *f, struct block *block)
 	node->stats.limbo++;
 	list_add_tail(&f->link, &node->limbo);
 	look_soon(node);
-	spin_unlock(&node->lock);
+	node_unlock(node);
 }
 
 static bool overdue(const struct frame *f)
@@ -93,7 +93,7 @@ static void leave(struct node_pool *node, struct frame *f, bool pinned)
 	f->state = FRAME_PRIVATE;
 	node->stats.limbo--;
 	node->stats.active++;
-	spin_unlock(&node->lock);
+	node_unlock(node);
 	list_add(&f->link, &run);
 	if (pinned) {
 		/* Whoever pins it keeps it alive, and frees it when done. */
@@ -139,7 +139,7 @@ static void look(struct work_struct *work)
 		queue_delayed_work(limbo_wq, &node->limbo_work,
 				   msecs_to_jiffies(node->limbo_delay_ms));
 	}
-	spin_unlock(&node->lock);
+	node_unlock(node);
 }
 
 void limbo_init(struct node_pool *node)

@@ -85,8 +85,11 @@ int limit_set(u64 bytes)
 	if (bytes < FRAME_BYTES || bytes > ram_bytes())
 		return -EINVAL;
 	WRITE_ONCE(max_frames, bytes >> PMD_SHIFT);
+	cleaners_pause();
 	for_each_node(nid)
-		held_to_system(node_of(nid), 0, limit_excess());
+		held_to_system(node_of(nid), GIVE_ALL, 0, limit_excess());
+	cleaners_resume();
+	reserve_fill();
 	return 0;
 }
 
@@ -98,8 +101,13 @@ int limit_set(u64 bytes)
 static unsigned long floor_room(void)
 {
 	u64 floor = floor_bytes ?: max_t(u64, ram_bytes() / 20, SZ_256M);
-	u64 available = available_bytes();
+	u64 available = available_bytes(), spare = 0;
+	int nid;
 
+	/* What we hold counts as available, but is not to be had from the system. */
+	for_each_node(nid)
+		spare += frames_to_bytes(READ_ONCE(node_of(nid)->spare));
+	available -= min(available, spare);
 	return available > floor ? (available - floor) >> PMD_SHIFT : 0;
 }
 

@@ -30,6 +30,19 @@ unsigned int limbo_max_ms;
 PARAM_UINT(limbo_max_ms, 0, 24 * 60 * 60 * MSEC_PER_SEC, 0644,
 	   "give returned memory up when it stays pinned that long (0: never)");
 
+unsigned int keep_ms = 10 * MSEC_PER_SEC;
+PARAM_UINT(keep_ms, 0, 24 * 60 * 60 * MSEC_PER_SEC, 0644,
+	   "how long held memory stays though the system wants some (10000)");
+
+unsigned int clean_threads = 1;
+PARAM_UINT(clean_threads, 0, 16, 0444, "threads per node that clean held memory, 0 to 16 (1)");
+
+static unsigned long long reserve_bytes;
+PARAM_BYTES(reserve_bytes, 0, 0444, "memory that is got ahead and kept, over all nodes (0)");
+
+static bool reserve_wait;
+PARAM_FLAG(reserve_wait, 0444, "loading waits until the reserve is filled (N)");
+
 struct events events;
 static struct node_pool *nodes[MAX_NUMNODES];
 
@@ -55,8 +68,9 @@ static void nodes_exit(void)
 
 		if (!node)
 			continue;
+		cleaners_exit(node);
 		limbo_exit(node);
-		held_to_system(node, 0, ULONG_MAX);
+		held_to_system(node, GIVE_ALL, 0, ULONG_MAX);
 		WARN_ON(node->stats.active || node->stats.held || node->stats.limbo);
 		held_exit(node);
 		kfree(node);
@@ -65,7 +79,7 @@ static void nodes_exit(void)
 
 static int __init nodes_init(void)
 {
-	int nid;
+	int nid, err;
 
 	for_each_node(nid) {
 		struct node_pool *node = kzalloc_node(sizeof(*node), GFP_KERNEL, NUMA_NO_NODE);
@@ -75,9 +89,11 @@ static int __init nodes_init(void)
 		node->nid = nid;
 		spin_lock_init(&node->lock);
 		limbo_init(node);
+		reserve_init(node);
 		nodes[nid] = node;
-		if (held_init(node))
-			return -ENOMEM;
+		err = held_init(node) ?: cleaners_init(node);
+		if (err)
+			return err;
 	}
 	return 0;
 }
@@ -87,6 +103,11 @@ static int __init binpool_init(void)
 	int err;
 
 	limit_init(max_bytes);
+	if (reserve_bytes > limit_max_bytes()) {
+		pr_err("reserve_bytes=%llu is above max_bytes (%llu)\n", reserve_bytes,
+		       limit_max_bytes());
+		return -EINVAL;
+	}
 	err = frames_init();
 	if (err)
 		return err;
@@ -96,15 +117,23 @@ static int __init binpool_init(void)
 	err = nodes_init();
 	if (err)
 		goto nodes;
-	err = misc_register(&device);
+	err = pressure_init();
 	if (err)
 		goto nodes;
+	err = misc_register(&device);
+	if (err)
+		goto pressure;
 	/* The device may be open already, so from here on loading does not fail. */
 	if (node_dirs_init(&device.this_device->kobj))
 		pr_warn("no memory for the nodes' folders in sysfs: some are missing\n");
 	pr_info("at most %llu bytes in frames of %lu bytes\n", limit_max_bytes(), FRAME_BYTES);
+	reserve_set(reserve_bytes);
+	if (reserve_wait)
+		reserve_wait_filled();
 	return 0;
 
+pressure:
+	pressure_exit();
 nodes:
 	nodes_exit();
 	limbo_wq_exit();
@@ -117,6 +146,8 @@ static void __exit binpool_exit(void)
 {
 	node_dirs_exit();
 	misc_deregister(&device);
+	pressure_exit();
+	reserve_stop(true);
 	nodes_exit();
 	limbo_wq_exit();
 	frames_exit();

@@ -96,6 +96,9 @@ COUNT_ATTR(returns);
 
 FRAME_COUNT_ATTR(freed);
 FRAME_COUNT_ATTR(pinned_dropped);
+FRAME_COUNT_ATTR(pressure_freed);
+FRAME_COUNT_ATTR(cleaned_inline);
+FRAME_COUNT_ATTR(cleaned_background);
 
 static ssize_t frame_bytes_show(struct device *dev, struct device_attribute *attr, char *buf)
 {
@@ -144,6 +147,58 @@ static int read_flag(const char *buf, bool *on)
 	return 0;
 }
 
+static ssize_t reserve_bytes_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%llu\n", frames_to_bytes(reserve_total()));
+}
+
+static ssize_t reserve_bytes_store(struct device *dev, struct device_attribute *attr,
+				   const char *buf, size_t len)
+{
+	u64 bytes;
+	int err = kstrtou64(buf, 0, &bytes) ?: reserve_set(bytes);
+
+	return err ?: len;
+}
+static DEVICE_ATTR_RW(reserve_bytes);
+
+static ssize_t reserve_filled_bytes_show(struct device *dev, struct device_attribute *attr,
+					 char *buf)
+{
+	unsigned long nr = 0;
+	int nid;
+
+	for_each_node(nid)
+		nr += reserve_filled(nid);
+	return sysfs_emit(buf, "%llu\n", frames_to_bytes(nr));
+}
+static DEVICE_ATTR_RO(reserve_filled_bytes);
+
+static ssize_t node_reserve_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%llu\n",
+			  frames_to_bytes(READ_ONCE(node_of(dir_nid(kobj))->reserve)));
+}
+
+static ssize_t node_reserve_store(struct kobject *kobj, struct kobj_attribute *attr,
+				  const char *buf, size_t len)
+{
+	u64 bytes;
+	int err = kstrtou64(buf, 0, &bytes) ?: reserve_set_node(dir_nid(kobj), bytes);
+
+	return err ?: len;
+}
+static struct kobj_attribute node_attr_reserve =
+	__ATTR(reserve_bytes, 0644, node_reserve_show, node_reserve_store);
+
+static ssize_t node_reserve_filled_show(struct kobject *kobj, struct kobj_attribute *attr,
+					char *buf)
+{
+	return sysfs_emit(buf, "%llu\n", frames_to_bytes(reserve_filled(dir_nid(kobj))));
+}
+static struct kobj_attribute node_attr_reserve_filled =
+	__ATTR(reserve_filled_bytes, 0444, node_reserve_filled_show, NULL);
+
 static ssize_t holding_show(struct device *dev, struct device_attribute *attr, char *buf)
 {
 	return sysfs_emit(buf, "%d\n", holding());
@@ -172,7 +227,7 @@ static ssize_t free_held_store(struct device *dev, struct device_attribute *attr
 		return err;
 	if (!on)
 		return -EINVAL;
-	held_free_all();
+	held_free_all(GIVE_SPARE);
 	return len;
 }
 static DEVICE_ATTR_WO(free_held);
@@ -189,6 +244,11 @@ static struct attribute *device_attrs[] = {
 	&dev_attr_retired_bytes.attr,
 	&dev_attr_freed_bytes.attr,
 	&dev_attr_pinned_dropped_bytes.attr,
+	&dev_attr_pressure_freed_bytes.attr,
+	&dev_attr_cleaned_inline_bytes.attr,
+	&dev_attr_cleaned_background_bytes.attr,
+	&dev_attr_reserve_bytes.attr,
+	&dev_attr_reserve_filled_bytes.attr,
 	&dev_attr_allocs.attr,
 	&dev_attr_reuses.attr,
 	&dev_attr_returns.attr,
@@ -207,8 +267,10 @@ const struct attribute_group *device_groups[] = {
 };
 
 static struct attribute *node_attrs[] = {
-	&node_attr_active.attr, &node_attr_held.attr,	 &node_attr_held_clean.attr,
-	&node_attr_limbo.attr,	&node_attr_retired.attr, NULL,
+	&node_attr_active.attr,		&node_attr_held.attr,
+	&node_attr_held_clean.attr,	&node_attr_limbo.attr,
+	&node_attr_retired.attr,	&node_attr_reserve.attr,
+	&node_attr_reserve_filled.attr, NULL,
 };
 ATTRIBUTE_GROUPS(node);
 

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Cleaning ahead: threads, some per node, that zero dirty held frames, so that an
+ * ALLOC finds clean memory. They are of low priority, take one frame at a time, and
+ * rest while the system reclaims memory of their node: what it then takes from us
+ * would have been cleaned for nothing.
+ *
+ * A frame that is being cleaned is in no list, so whoever must find all that is held
+ * pauses the threads first: cleaners_pause() waits for frames in work, of which
+ * there is at most one per thread. Owns the threads, and the two counts below.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/freezer.h>
+#include <linux/kthread.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/topology.h>
+
+#include "internal.h"
+
+/* How long a node counts as short of memory after the system asked for some. */
+#define RECLAIM_REST_MS 100
+
+/* A thread of low priority may not run for long; a caller need not wait for that. */
+#define PAUSE_WAIT_MS 50
+
+static atomic_t paused;	 /* callers that want no frame taken */
+static atomic_t working; /* threads that have one, or are about to look */
+static DECLARE_WAIT_QUEUE_HEAD(idle_wait);
+
+static bool reclaiming(const struct node_pool *node)
+{
+	return time_before(jiffies,
+			   READ_ONCE(node->reclaim_at) + msecs_to_jiffies(RECLAIM_REST_MS));
+}
+
+static bool dirty(const struct node_pool *node)
+{
+	return READ_ONCE(node->stats.held) != READ_ONCE(node->stats.held_clean);
+}
+
+/* Cleans one frame of @node, if there is any. */
+static bool clean_one(struct node_pool *node)
+{
+	struct frame *f = NULL;
+
+	/* Either we see a pause, or who pauses sees us. */
+	atomic_inc(&working);
+	smp_mb__after_atomic();
+	if (!atomic_read(&paused))
+		f = held_take_dirty(node);
+	if (f && frame_clean(f)) {
+		held_drop_poisoned(f);
+	} else if (f) {
+		atomic64_inc(&events.cleaned_background);
+		held_put_cleaned(f);
+	}
+	if (atomic_dec_and_test(&working))
+		wake_up_all(&idle_wait);
+	return f;
+}
+
+static int cleaner(void *data)
+{
+	struct node_pool *node = data;
+
+	set_freezable();
+	set_user_nice(current, MAX_NICE);
+	while (!kthread_should_stop()) {
+		wait_event_freezable(node->dirty_wait,
+				     kthread_should_stop() ||
+					     (dirty(node) && !atomic_read(&paused)));
+		if (reclaiming(node)) {
+			wait_event_freezable_timeout(node->dirty_wait, kthread_should_stop(),
+						     msecs_to_jiffies(RECLAIM_REST_MS));
+			continue;
+		}
+		/* What counts as dirty may be in another thread's hands. */
+		if (!clean_one(node))
+			wait_event_freezable_timeout(node->dirty_wait, kthread_should_stop(), 1);
+		cond_resched();
+	}
+	return 0;
+}
+
+/* There is something to clean. */
+void cleaners_wake(struct node_pool *node)
+{
+	if (wq_has_sleeper(&node->dirty_wait))
+		wake_up(&node->dirty_wait);
+}
+
+bool cleaners_busy(void)
+{
+	return atomic_read(&working);
+}
+
+/* Waits until no thread has a frame, but not for long. -EINTR at a fatal signal. */
+int cleaners_wait(void)
+{
+	long left = wait_event_killable_timeout(idle_wait, !cleaners_busy(),
+						msecs_to_jiffies(PAUSE_WAIT_MS));
+
+	return left < 0 ? -EINTR : 0;
+}
+
+/*
+ * Until cleaners_resume() no thread takes a frame, and those that were taken are
+ * back, unless that takes long (cleaners_busy() tells) or a fatal signal came
+ * (-EINTR; resume all the same).
+ */
+int cleaners_pause(void)
+{
+	atomic_inc(&paused);
+	smp_mb__after_atomic();
+	return cleaners_busy() ? cleaners_wait() : 0;
+}
+
+void cleaners_resume(void)
+{
+	int nid;
+
+	if (!atomic_dec_and_test(&paused))
+		return;
+	for_each_node_state(nid, N_MEMORY)
+		if (dirty(node_of(nid)))
+			cleaners_wake(node_of(nid));
+}
+
+/*
+ * Starts @node's threads on its CPUs. A node whose memory comes later has none: its
+ * memory is cleaned when it is wanted.
+ */
+int cleaners_init(struct node_pool *node)
+{
+	const struct cpumask *cpus = cpumask_of_node(node->nid);
+	unsigned int i;
+
+	init_waitqueue_head(&node->dirty_wait);
+	if (!node_state(node->nid, N_MEMORY))
+		return 0;
+	node->cleaners = kcalloc(clean_threads + 1, sizeof(*node->cleaners), GFP_KERNEL);
+	if (!node->cleaners)
+		return -ENOMEM;
+	for (i = 0; i < clean_threads; i++) {
+		struct task_struct *task = kthread_create_on_node(cleaner, node, node->nid,
+								  "binpool/%d:%u", node->nid, i);
+
+		if (IS_ERR(task))
+			return PTR_ERR(task);
+		if (!cpumask_empty(cpus))
+			set_cpus_allowed_ptr(task, cpus);
+		node->cleaners[i] = task;
+		wake_up_process(task);
+	}
+	return 0;
+}
+
+/* At unload, or when loading failed. */
+void cleaners_exit(struct node_pool *node)
+{
+	struct task_struct **task;
+
+	for (task = node->cleaners; task && *task; task++)
+		kthread_stop(*task);
+	kfree(node->cleaners);
+}
