@@ -167,7 +167,7 @@ static void set_node(struct node_pool *node, unsigned long nr)
 
 /*
  * Sets the reserve of one node, rounded down to frames; returns as soon as it is set.
- * -ENOSPC if all reserves together would be above max_bytes.
+ * -EINVAL if all reserves together would be above max_bytes.
  */
 int reserve_set_node(int nid, u64 bytes)
 {
@@ -178,7 +178,7 @@ int reserve_set_node(int nid, u64 bytes)
 		return -EINTR;
 	if (bytes > limit_max_bytes() ||
 	    frames_to_bytes(reserve_total() - node->reserve) + bytes > limit_max_bytes())
-		err = -ENOSPC;
+		err = -EINVAL;
 	else
 		set_node(node, bytes >> PMD_SHIFT);
 	mutex_unlock(&set_lock);
@@ -193,7 +193,7 @@ int reserve_set(u64 bytes)
 	int nid;
 
 	if (bytes > limit_max_bytes())
-		return -ENOSPC;
+		return -EINVAL;
 	if (mutex_lock_killable(&set_lock))
 		return -EINTR;
 	for_each_node_state(nid, N_MEMORY) {
