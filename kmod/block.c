@@ -109,6 +109,7 @@ struct block *block_create(struct opener *opener, u64 bytes, struct list_head *r
 	atomic_long_add(block->nr, &opener->frames);
 	block->pid = get_task_pid(current, PIDTYPE_TGID);
 	block->bytes = bytes;
+	bin_count_active(block, 1);
 	return block;
 }
 
@@ -152,6 +153,7 @@ void block_return(struct block *block)
 	struct frame *run, *tmp;
 	LIST_HEAD(idle_runs);
 
+	bin_count_active(block, -1);
 	list_for_each_entry_safe(run, tmp, &block->frames, link) {
 		list_del_init(&run->link);
 		run_set(run, run->nr, FRAME_PRIVATE, false);

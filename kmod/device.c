@@ -122,10 +122,12 @@ static struct file *new_block(struct opener *opener, struct binpool_alloc *alloc
 	alloc->capacity = frames_to_bytes(block->nr);
 	alloc->run_max_bytes = frames_to_bytes(block->run_max);
 	file = block_file(block);
-	if (IS_ERR(file))
+	if (IS_ERR(file)) {
 		block_return(block);
-	else
-		atomic64_inc(req->fresh ? &events.allocs : &events.reuses);
+		return file;
+	}
+	atomic64_inc(req->fresh ? &events.allocs : &events.reuses);
+	bin_count_alloc(block, req->fresh);
 	return file;
 }
 

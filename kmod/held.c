@@ -23,15 +23,9 @@
 /* Held runs looked at per hold of a node's lock. */
 #define WALK_BATCH 64
 
-static unsigned int nr_bins;
+unsigned int nr_bins;
 static bool hold = true;
 static bool suspended; /* nothing is held while the system hibernates */
-
-/* The bin a run of @nr frames rests in. */
-static unsigned int run_bin(unsigned long nr)
-{
-	return min(binpool_bin_number(mantissa_bits, nr), nr_bins - 1);
-}
 
 /* The smallest bin all of whose runs have at least @nr frames. */
 static unsigned int serving_bin(unsigned long nr)
@@ -45,7 +39,8 @@ static int bins_init(struct bins *bins)
 
 	bins->list = kvmalloc_array(nr_bins, sizeof(*bins->list), GFP_KERNEL);
 	bins->filled = bitmap_zalloc(nr_bins, GFP_KERNEL);
-	if (!bins->list || !bins->filled)
+	bins->frames = kvcalloc(nr_bins, sizeof(*bins->frames), GFP_KERNEL);
+	if (!bins->list || !bins->filled || !bins->frames)
 		return -ENOMEM;
 	for (i = 0; i < nr_bins; i++)
 		INIT_LIST_HEAD(&bins->list[i]);
@@ -66,6 +61,7 @@ void held_exit(struct node_pool *node)
 	for (clean = 0; clean < 2; clean++) {
 		kvfree(node->held[clean].list);
 		bitmap_free(node->held[clean].filled);
+		kvfree(node->held[clean].frames);
 	}
 }
 
@@ -77,6 +73,7 @@ static void link_run(struct node_pool *node, struct frame *run)
 	lockdep_assert_held(&node->lock);
 	list_add(&run->link, &bins->list[bin]);
 	__set_bit(bin, bins->filled);
+	bins->frames[bin] += run->nr;
 	xa_set_mark(&frame_index, frame_key(run->page), HELD_MARK);
 	node->stats.held += run->nr;
 	if (run->clean)
@@ -90,6 +87,7 @@ static void unlink_run(struct node_pool *node, struct frame *run)
 
 	lockdep_assert_held(&node->lock);
 	list_del_init(&run->link);
+	bins->frames[bin] -= run->nr;
 	if (list_empty(&bins->list[bin]))
 		__clear_bit(bin, bins->filled);
 	xa_clear_mark(&frame_index, frame_key(run->page), HELD_MARK);
@@ -394,6 +392,19 @@ unsigned long held_run_max(struct node_pool *node)
 		if (run)
 			nr = max(nr, run->nr);
 	}
+	spin_unlock(&node->lock);
+	return nr;
+}
+
+/* Frames in the runs of a bin. */
+unsigned long held_in_bin(struct node_pool *node, unsigned int bin, bool clean_only)
+{
+	unsigned long nr;
+
+	spin_lock(&node->lock);
+	nr = node->held[true].frames[bin];
+	if (!clean_only)
+		nr += node->held[false].frames[bin];
 	spin_unlock(&node->lock);
 	return nr;
 }

@@ -14,6 +14,7 @@
  *   reserve.c  memory that is got ahead, and kept
  *   pressure.c when the system is short of memory, or is about to hibernate
  *   sysfs.c    what all of it counts
+ *   bins.c     the same for each bin
  *   param.c    how module parameters are checked
  *
  * Frames and runs. A frame is one compound page of FRAME_ORDER. A run is a
@@ -40,6 +41,7 @@
 #include <linux/kobject.h>
 #include <linux/kref.h>
 #include <linux/list.h>
+#include <linux/minmax.h>
 #include <linux/mm.h>
 #include <linux/nodemask.h>
 #include <linux/spinlock.h>
@@ -84,6 +86,7 @@ struct frame {
 struct bins {
 	struct list_head *list;
 	unsigned long *filled; /* bitmap: which lists have a run */
+	unsigned long *frames; /* how many there are in each list */
 };
 
 /* Numbers of frames of a node; protected by its lock. */
@@ -100,6 +103,7 @@ struct node_pool {
 	spinlock_t lock;     /* bins, limbo, stats; see above */
 	struct bins held[2]; /* [clean] */
 	struct node_stats stats;
+	struct bin_counts *bin_counts; /* see bins.c */
 	struct list_head limbo;
 	struct delayed_work limbo_work;
 	unsigned int limbo_delay_ms;
@@ -203,6 +207,14 @@ enum give {
 	GIVE_IDLE,  /* above the reserve, and in nobody's hands for keep_ms */
 };
 
+extern unsigned int nr_bins;
+
+/* The bin that a run of @nr frames rests in, or a block of @nr frames is of. */
+static inline unsigned int run_bin(unsigned long nr)
+{
+	return min(binpool_bin_number(mantissa_bits, nr), nr_bins - 1);
+}
+
 int held_init(struct node_pool *node);
 void held_exit(struct node_pool *node);
 bool held_put(struct frame *run, bool always);
@@ -219,6 +231,7 @@ unsigned long held_idle(struct node_pool *node);
 unsigned long held_to_system(struct node_pool *node, enum give what, unsigned long keep,
 			     unsigned long nr);
 void held_free_all(enum give what);
+unsigned long held_in_bin(struct node_pool *node, unsigned int bin, bool clean_only);
 bool holding(void);
 void set_holding(bool on);
 void held_suspend(bool on);
@@ -309,6 +322,19 @@ void opener_put(struct opener *opener);
 /* ioctl.c */
 int ioctl_read(void *dst, size_t ksize, size_t first_size, const void __user *src);
 int ioctl_write(void __user *dst, const void *src, size_t ksize);
+
+/* bins.c */
+struct bin_dirs {
+	struct kobject *root;
+	struct bin_dir *first;
+};
+
+void bin_count_active(const struct block *block, long sign);
+void bin_count_alloc(const struct block *block, bool fresh);
+int bin_counts_init(struct node_pool *node);
+void bin_counts_exit(struct node_pool *node);
+int bin_dirs_init(struct bin_dirs *dirs, struct kobject *parent, struct node_pool *node);
+void bin_dirs_exit(struct bin_dirs *dirs);
 
 /* sysfs.c */
 extern const struct attribute_group *device_groups[];

@@ -73,6 +73,7 @@ static void nodes_exit(void)
 		held_to_system(node, GIVE_ALL, 0, ULONG_MAX);
 		WARN_ON(node->stats.active || node->stats.held || node->stats.limbo);
 		held_exit(node);
+		bin_counts_exit(node);
 		kfree(node);
 	}
 }
@@ -91,7 +92,7 @@ static int __init nodes_init(void)
 		limbo_init(node);
 		reserve_init(node);
 		nodes[nid] = node;
-		err = held_init(node) ?: cleaners_init(node);
+		err = held_init(node) ?: bin_counts_init(node) ?: cleaners_init(node);
 		if (err)
 			return err;
 	}
@@ -125,7 +126,7 @@ static int __init binpool_init(void)
 		goto pressure;
 	/* The device may be open already, so from here on loading does not fail. */
 	if (node_dirs_init(&device.this_device->kobj))
-		pr_warn("no memory for the nodes' folders in sysfs: some are missing\n");
+		pr_warn("no memory for the folders of nodes and bins in sysfs: some are missing\n");
 	pr_info("at most %llu bytes in frames of %lu bytes\n", limit_max_bytes(), FRAME_BYTES);
 	reserve_set(reserve_bytes);
 	if (reserve_wait)

@@ -44,6 +44,7 @@ struct node_stats stats_sum(void)
 struct node_dir {
 	struct kobject kobj;
 	int nid;
+	struct bin_dirs bins;
 };
 
 static struct node_dir *node_dirs[MAX_NUMNODES];
@@ -302,6 +303,9 @@ int node_dirs_init(struct kobject *parent)
 			return err;
 		}
 		node_dirs[nid] = dir;
+		err = bin_dirs_init(&dir->bins, &dir->kobj, node_of(nid));
+		if (err)
+			return err;
 	}
 	return 0;
 }
@@ -310,7 +314,10 @@ void node_dirs_exit(void)
 {
 	int nid;
 
-	for_each_node(nid)
-		if (node_dirs[nid])
-			kobject_put(&node_dirs[nid]->kobj);
+	for_each_node(nid) {
+		if (!node_dirs[nid])
+			continue;
+		bin_dirs_exit(&node_dirs[nid]->bins);
+		kobject_put(&node_dirs[nid]->kobj);
+	}
 }
