@@ -196,49 +196,21 @@ static int clean_all(struct list_head *runs)
 	return 0;
 }
 
-/* One round, paid for: what fails is not charged. */
-static int take_charged(struct request *req, struct list_head *runs)
-{
-	int err = charge_take(req);
-
-	if (err)
-		return err;
-	err = frames_to_bytes(req->nr) > limit_max_bytes() ? -ENOSPC : take_round(req, runs);
-	if (!err)
-		err = clean_all(runs);
-	if (err)
-		charge_give(req->opener, req->nr, req->locked);
-	return err;
-}
-
-/* Whether what is in limbo might be what @req failed for. */
-static bool awaits_limbo(const struct request *req, int err)
-{
-	if (err == -EDQUOT)
-		return charge_awaits_limbo(req);
-	return limbo_total() && frames_to_bytes(req->nr) <= limit_max_bytes();
-}
-
 /*
  * The cheapest way: a run that lies ready, clean, on the node that comes first.
- * No cleaner need be paused for it. -EDQUOT, or -EAGAIN if there is none.
+ * No cleaner need be paused for it.
  */
-static int take_ready(struct request *req, struct list_head *runs)
+static bool take_ready(struct request *req, struct list_head *runs)
 {
-	struct frame *run = NULL;
-	int err = charge_take(req);
+	struct frame *run;
 
-	if (err)
-		return err;
-	if (node_allowed(req->first))
-		run = held_take(node_of(req->first), req->nr, req->align);
-	if (run) {
-		list_add_tail(&run->link, runs);
-		if (!clean_all(runs))
-			return 0;
-	}
-	charge_give(req->opener, req->nr, req->locked);
-	return -EAGAIN;
+	if (!node_allowed(req->first))
+		return false;
+	run = held_take(node_of(req->first), req->nr, req->align);
+	if (!run)
+		return false;
+	list_add_tail(&run->link, runs);
+	return !clean_all(runs);
 }
 
 /* Everything else, with no frame at a cleaner. */
@@ -246,13 +218,14 @@ static int take_anywhere(struct request *req, struct list_head *runs)
 {
 	unsigned long deadline = jiffies + msecs_to_jiffies(limbo_wait_ms);
 	bool flushed = false;
-	int err, waited;
 
 	for (;;) {
 		unsigned int gen = limbo_generation();
 		s64 returns = atomic64_read(&events.returns);
+		int err = take_round(req, runs);
 
-		err = take_charged(req, runs);
+		if (!err)
+			err = clean_all(runs);
 		if (!err)
 			return 0;
 		if (fatal_signal_pending(current))
@@ -268,37 +241,36 @@ static int take_anywhere(struct request *req, struct list_head *runs)
 			if (atomic64_read(&events.returns) != returns)
 				continue;
 		}
-		if (err != -EDQUOT && cleaners_busy() && time_before(jiffies, deadline)) {
+		if (cleaners_busy() && time_before(jiffies, deadline)) {
 			if (cleaners_wait())
 				return -EINTR;
 			continue;
 		}
-		if (!awaits_limbo(req, err))
+		if (!limbo_total())
 			return err;
-		/* It may take long: nobody stops cleaning by being over a limit. */
-		cleaners_resume();
-		waited = limbo_wait(gen, deadline);
-		if (cleaners_pause() || waited == -EINTR)
+		switch (limbo_wait(gen, deadline)) {
+		case -EINTR:
 			return -EINTR;
-		if (waited)
+		case -ETIMEDOUT:
 			return err;
+		}
 	}
 }
 
 /*
- * Gets the clean frames of a block, as private runs in @runs, charged. -EINTR at a
- * fatal signal, -EDQUOT if who asks may not have them, -ENOSPC at the module's limit,
- * -ENOMEM if the system has none, or no run.
+ * Gets the clean frames of a block, as private runs in @runs. -EINTR at a fatal
+ * signal, -ENOSPC at the limit, -ENOMEM if the system has none, or no run.
  */
 int acquire(struct request *req, struct list_head *runs)
 {
 	int err;
 
+	if (frames_to_bytes(req->nr) > limit_max_bytes())
+		return -ENOSPC;
 	/* The caller may move to another node's CPU meanwhile. */
 	req->first = req->nid == NUMA_NO_NODE ? numa_mem_id() : req->nid;
-	err = take_ready(req, runs);
-	if (!err || (err == -EDQUOT && req->flags & BINPOOL_ALLOC_NOWAIT))
-		return err;
+	if (take_ready(req, runs))
+		return 0;
 	err = cleaners_pause() ?: take_anywhere(req, runs);
 	cleaners_resume();
 	return err;

@@ -67,7 +67,6 @@ void limbo_put(struct frame *f, struct block *block)
 	kref_get(&block->ref);
 	f->block = block;
 	f->since = jiffies;
-	charge_to_limbo(block);
 	atomic_long_inc(&limbo_frames);
 	spin_lock(&node->lock);
 	f->state = FRAME_LIMBO;
@@ -103,7 +102,7 @@ static void leave(struct node_pool *node, struct frame *f, bool pinned)
 	} else {
 		held_return(&run);
 	}
-	charge_from_limbo(block);
+	atomic_long_dec(&block->opener->frames);
 	block_put(block);
 	atomic_long_dec(&limbo_frames);
 	atomic_inc(&generation);

@@ -3,8 +3,12 @@
 # Tests: README.md in this folder says how to run one of them.
 
 include tests/unit/build.mk
+include tests/stress/build.mk
+include tests/fuzz/build.mk
 
-.PHONY: check test kselftest
+.PHONY: check test stress kselftest stress-programs
+
+stress-programs: $(BUILD)/tests/stress/stress $(BUILD)/tests/fuzz/fuzz
 
 # The programs of tests/kselftest, by the kernel's own rules, out of the tree.
 kselftest:
@@ -17,3 +21,9 @@ check: ## What can be tested without a guest, in under a minute
 test: ## All tests, in guests with three kernels too
 	tools/install-deps test
 	BUILD='$(BUILD)' tests/run
+
+DURATION ?= 600
+KERNEL ?= 6.12
+stress: ## Everything at random, in a guest (DURATION=600 seconds, KERNEL=6.12, SEED)
+	tools/install-deps test
+	BUILD='$(BUILD)' tests/run --seconds '$(DURATION)' --seed '$(SEED)' '$(KERNEL)-stress'
