@@ -229,7 +229,8 @@ static const struct vm_operations_struct block_vm_ops = {
 	.fault = block_fault,
 };
 
-static int block_mmap(struct file *file, struct vm_area_struct *vma)
+/* Also for dma-bufs of the block; @vma->vm_file may be another than @file. */
+int block_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct block *block = file->private_data;
 	unsigned long pages = block->nr << FRAME_ORDER;
@@ -271,6 +272,8 @@ static long block_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	switch (cmd) {
 	case BINPOOL_IOC_QUERY:
 		return ioctl_query(file->private_data, (void __user *)arg);
+	case BINPOOL_IOC_EXPORT_DMABUF:
+		return ioctl_export_dmabuf(file, (void __user *)arg);
 	default:
 		return -ENOTTY;
 	}

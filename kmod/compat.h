@@ -25,6 +25,23 @@ static inline void compat_vm_flags_set(struct vm_area_struct *vma, unsigned long
 #endif
 }
 
+/* 6.3: as above */
+static inline void compat_vm_flags_clear(struct vm_area_struct *vma, unsigned long flags)
+{
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 3, 0)
+	vma->vm_flags &= ~flags;
+#else
+	vm_flags_clear(vma, flags);
+#endif
+}
+
+/* 6.13: cdd30ebb1b9f ("module: Convert symbol namespace to string literal") */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 13, 0)
+#define COMPAT_IMPORT_DMA_BUF MODULE_IMPORT_NS(DMA_BUF)
+#else
+#define COMPAT_IMPORT_DMA_BUF MODULE_IMPORT_NS("DMA_BUF")
+#endif
+
 /*
  * Whether the process or the mapping has opted out of huge pages, and the fault
  * handler minds. 6.12: 2b0f922323cc ("mm: don't install PMD mappings when THPs

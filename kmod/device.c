@@ -56,6 +56,8 @@ static long ioctl_info(struct opener *opener, void __user *arg)
 	info.abi_version = BINPOOL_ABI_VERSION;
 	info.mantissa_bits = mantissa_bits;
 	info.features = compat_uring_fixed() ? BINPOOL_FEATURE_URING_FIXED : 0;
+	if (IS_ENABLED(CONFIG_DMA_SHARED_BUFFER))
+		info.features |= BINPOOL_FEATURE_DMABUF;
 	info.frame_bytes = FRAME_BYTES;
 	info.max_bytes = limit_max_bytes();
 	info.active_bytes = frames_to_bytes(sum.active);

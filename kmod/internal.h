@@ -4,6 +4,7 @@
  *
  *   device.c   /dev/binpool: openers, INFO, ALLOC, TRIM
  *   block.c    a block: its file, its mappings, faults, QUERY
+ *   dmabuf.c   a block as a dma-buf, for drivers
  *   acquire.c  where a block's frames come from, and in which order
  *   contig.c   the same for a block that must be one run
  *   held.c     free frames that are kept: runs by bin, split and joined
@@ -144,6 +145,14 @@ struct block {
 	atomic64_t huge_faults;
 	atomic64_t small_faults;
 };
+
+/* Frames of the @i-th run of @block. */
+static inline unsigned long block_run_frames(const struct block *block, unsigned int i)
+{
+	unsigned long end = i + 1 < block->nr_runs ? block->runs[i + 1].start : block->nr;
+
+	return end - block->runs[i].start;
+}
 
 /* What an ALLOC wants, and what it learns when it fails. */
 struct request {
@@ -314,6 +323,17 @@ struct block *block_create(struct opener *opener, u64 bytes, struct list_head *r
 struct file *block_file(struct block *block);
 void block_return(struct block *block);
 void block_put(struct block *block);
+int block_mmap(struct file *file, struct vm_area_struct *vma);
+
+/* dmabuf.c */
+#ifdef CONFIG_DMA_SHARED_BUFFER
+long ioctl_export_dmabuf(struct file *file, void __user *arg);
+#else
+static inline long ioctl_export_dmabuf(struct file *file, void __user *arg)
+{
+	return -EOPNOTSUPP;
+}
+#endif
 
 /* device.c */
 extern const struct file_operations device_fops;

@@ -14,6 +14,7 @@ union args {
 	struct binpool_alloc alloc;
 	struct binpool_trim trim;
 	struct binpool_query query;
+	struct binpool_export_dmabuf dmabuf;
 	unsigned char bytes[256];
 };
 
@@ -64,6 +65,14 @@ FIXTURE_VARIANT_ADD(call, query){
 	.on_block = true,
 };
 
+FIXTURE_VARIANT_ADD(call, export_dmabuf){
+	.nr = BINPOOL_IOC_EXPORT_DMABUF,
+	.size = sizeof(struct binpool_export_dmabuf),
+	.known_flags = BINPOOL_EXPORT_READ_ONLY,
+	.reserved_at = offsetof(struct binpool_export_dmabuf, reserved),
+	.on_block = true,
+};
+
 FIXTURE_SETUP(call)
 {
 	size_t page = page_bytes();
@@ -75,6 +84,13 @@ FIXTURE_SETUP(call)
 	self->block = block_alloc(self->dev, 1);
 	ASSERT_LE(0, self->block);
 	self->fd = variant->on_block ? self->block : self->dev;
+	if (variant->nr == BINPOOL_IOC_EXPORT_DMABUF) {
+		struct binpool_info info;
+
+		ASSERT_EQ(0, device_info(self->dev, &info));
+		if (!(info.features & BINPOOL_FEATURE_DMABUF))
+			SKIP(return, "this kernel has no dma-bufs");
+	}
 	self->wrong = variant->on_block ? self->dev : self->block;
 
 	self->guard =
@@ -106,15 +122,18 @@ FIXTURE_TEARDOWN(call)
 	EXPECT_EQ(0, log_count_bad(self->log));
 }
 
-/* Closes what a successful ALLOC gave. */
+/* Closes what a successful ALLOC or EXPORT_DMABUF gave. */
 static void put(unsigned long nr, const void *args)
 {
-	struct binpool_alloc a;
+	union args a;
 
-	if (nr != BINPOOL_IOC_ALLOC)
-		return;
-	memcpy(&a, args, sizeof(a));
-	close(a.fd);
+	if (nr == BINPOOL_IOC_ALLOC) {
+		memcpy(&a, args, sizeof(a.alloc));
+		close(a.alloc.fd);
+	} else if (nr == BINPOOL_IOC_EXPORT_DMABUF) {
+		memcpy(&a, args, sizeof(a.dmabuf));
+		close(a.dmabuf.fd);
+	}
 }
 
 #define ASSERT_REFUSED(err, arg)                                                                   \
@@ -317,6 +336,8 @@ TEST_F(call, every_byte_defined)
 			a->trim.held_bytes = self->valid.trim.held_bytes;
 			a->trim.node = BINPOOL_NODE_ANY;
 			a->trim.reserved = 0;
+		} else if (variant->nr == BINPOOL_IOC_EXPORT_DMABUF) {
+			a->dmabuf.reserved = 0;
 		}
 		ASSERT_EQ(0, request(self->fd, variant->nr, a));
 		put(variant->nr, a);
@@ -373,7 +394,7 @@ TEST_F(pool, unknown_ioctls)
 		    cmd != BINPOOL_IOC_TRIM) {
 			ASSERT_EQ(-ENOTTY, request(self->dev, cmd, &a));
 		}
-		if (cmd != BINPOOL_IOC_QUERY) {
+		if (cmd != BINPOOL_IOC_QUERY && cmd != BINPOOL_IOC_EXPORT_DMABUF) {
 			ASSERT_EQ(-ENOTTY, request(block, cmd, &a));
 		}
 	}

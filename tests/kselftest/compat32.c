@@ -69,6 +69,7 @@ void _start(void)
 		.held_bytes = ~0ULL,
 		.node = BINPOOL_NODE_ANY,
 	};
+	struct binpool_export_dmabuf dmabuf = {.size = sizeof(dmabuf), .fd = -1};
 	long dev = call3(__NR_open, "/dev/" BINPOOL_DEVICE_NAME, O_RDWR, 0);
 	long map;
 
@@ -91,6 +92,16 @@ void _start(void)
 	check(11, call3(__NR_ioctl, dev, BINPOOL_IOC_TRIM, &trim) == 0);
 	check(12, call3(__NR_ioctl, dev, BINPOOL_IOC_QUERY, &query) == -25 /* ENOTTY */);
 	check(13, call3(__NR_munmap, map, (long)alloc.capacity, 0) == 0);
+	if (info.features & BINPOOL_FEATURE_DMABUF) {
+		check(16, call3(__NR_ioctl, alloc.fd, BINPOOL_IOC_EXPORT_DMABUF, &dmabuf) == 0);
+		check(17, dmabuf.fd >= 0 && dmabuf.fd != alloc.fd);
+		map = call6(__NR_mmap2, 0, (long)alloc.capacity, PROT_READ_WRITE, MAP_SHARED,
+			    dmabuf.fd, 0);
+		check(18, map > 0 || map < -4095);
+		check(19, *(volatile unsigned char *)map == 1);
+		check(20, call3(__NR_munmap, map, (long)alloc.capacity, 0) == 0);
+		check(21, call3(__NR_close, dmabuf.fd, 0, 0) == 0);
+	}
 	check(14, call3(__NR_close, alloc.fd, 0, 0) == 0);
 	check(15, call3(__NR_close, dev, 0, 0) == 0);
 	leave(0);

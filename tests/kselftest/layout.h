@@ -63,13 +63,21 @@ PLACE(binpool_query, owner_pid, 52);
 PLACE(binpool_query, huge_faults, 56);
 PLACE(binpool_query, small_faults, 64);
 
+LENGTH(binpool_export_dmabuf, 16);
+PLACE(binpool_export_dmabuf, size, 0);
+PLACE(binpool_export_dmabuf, flags, 4);
+PLACE(binpool_export_dmabuf, fd, 8);
+PLACE(binpool_export_dmabuf, reserved, 12);
+
 _Static_assert(BINPOOL_IOC_INFO == 0xbb00, "INFO");
 _Static_assert(BINPOOL_IOC_ALLOC == 0xbb01, "ALLOC");
 _Static_assert(BINPOOL_IOC_TRIM == 0xbb02, "TRIM");
 _Static_assert(BINPOOL_IOC_QUERY == 0xbb40, "QUERY");
+_Static_assert(BINPOOL_IOC_EXPORT_DMABUF == 0xbb41, "EXPORT_DMABUF");
+_Static_assert(BINPOOL_EXPORT_READ_ONLY == 1, "flags of EXPORT_DMABUF");
 _Static_assert(BINPOOL_ALLOC_CONTIG == 1 && BINPOOL_ALLOC_STRICT_NODE == 2 &&
 		       BINPOOL_ALLOC_NOWAIT == 4,
 	       "flags of ALLOC");
-_Static_assert(BINPOOL_FEATURE_URING_FIXED == 1, "features");
+_Static_assert(BINPOOL_FEATURE_URING_FIXED == 1 && BINPOOL_FEATURE_DMABUF == 2, "features");
 
 #endif /* BINPOOL_TEST_LAYOUT_H */

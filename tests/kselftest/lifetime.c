@@ -155,47 +155,6 @@ TEST_F(pool, child_outlives)
 	close(go[1]);
 }
 
-static int fd_send(int socket, int fd)
-{
-	char byte = 0, control[CMSG_SPACE(sizeof(int))] = {};
-	struct iovec one = {&byte, 1};
-	struct msghdr msg = {
-		.msg_iov = &one,
-		.msg_iovlen = 1,
-		.msg_control = control,
-		.msg_controllen = sizeof(control),
-	};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &fd, sizeof(fd));
-	return sendmsg(socket, &msg, 0) == 1 ? 0 : -errno;
-}
-
-static int fd_receive(int socket)
-{
-	char byte, control[CMSG_SPACE(sizeof(int))];
-	struct iovec one = {&byte, 1};
-	struct msghdr msg = {
-		.msg_iov = &one,
-		.msg_iovlen = 1,
-		.msg_control = control,
-		.msg_controllen = sizeof(control),
-	};
-	struct cmsghdr *c;
-	int fd;
-
-	if (recvmsg(socket, &msg, MSG_CMSG_CLOEXEC) != 1)
-		return -errno;
-	c = CMSG_FIRSTHDR(&msg);
-	if (!c)
-		return -ENOMSG;
-	memcpy(&fd, CMSG_DATA(c), sizeof(fd));
-	return fd;
-}
-
 /* Sent over a socket: between processes, and alive while in flight. */
 TEST_F(pool, scm_rights)
 {

@@ -142,6 +142,30 @@ TEST_F(module, refused_with_a_childs_mapping)
 	ASSERT_EQ(0, module_unload());
 }
 
+/* A dma-buf is a use, and so is a mapping of it. */
+TEST_F(module, refused_with_a_dmabuf)
+{
+	int dev = open(DEVICE, O_RDWR | O_CLOEXEC), fd = block_alloc(dev, self->frame), buf;
+	struct binpool_info info;
+	char *p;
+
+	ASSERT_EQ(0, device_info(dev, &info));
+	close(dev);
+	buf = block_export(fd, 0);
+	close(fd);
+	if (!(info.features & BINPOOL_FEATURE_DMABUF))
+		SKIP(return, "this kernel has no dma-bufs");
+	ASSERT_LE(0, buf);
+	ASSERT_EQ(-EAGAIN, module_unload());
+	p = block_map(buf, self->frame);
+	ASSERT_NE(MAP_FAILED, (void *)p);
+	close(buf);
+	ASSERT_EQ(-EAGAIN, module_unload());
+	munmap(p, self->frame);
+	ASSERT_EQ(0, module_unload());
+	ASSERT_FALSE(module_loaded());
+}
+
 /* Held memory is no use: it goes to the system. */
 TEST_F(module, held_memory_goes_back)
 {

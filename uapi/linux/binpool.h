@@ -36,8 +36,9 @@
 #define BINPOOL_IOC_ALLOC _IO(BINPOOL_IOC_MAGIC, 1)
 #define BINPOOL_IOC_TRIM  _IO(BINPOOL_IOC_MAGIC, 2)
 
-/* On a block. Numbers 0x41 and 0x42 are kept for EXPORT_DMABUF and PHYS. */
-#define BINPOOL_IOC_QUERY _IO(BINPOOL_IOC_MAGIC, 0x40)
+/* On a block. Number 0x42 is kept for PHYS. */
+#define BINPOOL_IOC_QUERY	  _IO(BINPOOL_IOC_MAGIC, 0x40)
+#define BINPOOL_IOC_EXPORT_DMABUF _IO(BINPOOL_IOC_MAGIC, 0x41)
 
 /* Any node: the caller's own first, then the others it may use. */
 #define BINPOOL_NODE_ANY (-1)
@@ -45,6 +46,8 @@
 /* Feature bits of struct binpool_info. */
 /* A mapped block can be registered as io_uring buffers (Linux >= 6.12). */
 #define BINPOOL_FEATURE_URING_FIXED (1ULL << 0)
+/* The kernel has dma-bufs (CONFIG_DMA_SHARED_BUFFER): EXPORT_DMABUF works. */
+#define BINPOOL_FEATURE_DMABUF (1ULL << 1)
 
 /*
  * BINPOOL_IOC_INFO: what there is and what the caller may use.
@@ -136,6 +139,32 @@ struct binpool_query {
 	__u32 owner_pid; /* (out) who called ALLOC, in the caller's pid namespace; 0: not visible */
 	__aligned_u64 huge_faults;  /* (out) page faults answered with a whole frame */
 	__aligned_u64 small_faults; /* (out) with a page: process or mapping allow no more */
+};
+
+/* The descriptor can be mapped for reading only. Devices are not bound by it. */
+#define BINPOOL_EXPORT_READ_ONLY (1U << 0)
+
+/*
+ * BINPOOL_IOC_EXPORT_DMABUF, on a block: the whole block as a dma-buf, which any
+ * driver that imports dma-bufs takes (DRM, V4L2, RDMA, VFIO, accelerators).
+ *
+ * The dma-buf's descriptor is close-on-exec. It keeps the block like a descriptor
+ * of the block, and so does whoever imported it: the memory returns to the pool
+ * when all are gone. The memory does not move while it is exported. mmap of the
+ * dma-buf maps the block (MAP_SHARED, never executable); the kernel does not align
+ * that by itself, so the caller chooses an address that is a multiple of
+ * frame_bytes to have it mapped huge. Each call makes another dma-buf.
+ *
+ * Errors, beside the common ones:
+ *  EOPNOTSUPP  the kernel has no dma-bufs (no BINPOOL_FEATURE_DMABUF)
+ *  ENOMEM  no memory for the dma-buf itself
+ *  EMFILE, ENFILE  no descriptor left
+ */
+struct binpool_export_dmabuf {
+	__u32 size;	/* (in) */
+	__u32 flags;	/* (in) BINPOOL_EXPORT_* */
+	__s32 fd;	/* (out) the dma-buf */
+	__u32 reserved; /* 0 */
 };
 
 #endif /* _UAPI_LINUX_BINPOOL_H */
