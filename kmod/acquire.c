@@ -196,21 +196,49 @@ static int clean_all(struct list_head *runs)
 	return 0;
 }
 
+/* One round, paid for: what fails is not charged. */
+static int take_charged(struct request *req, struct list_head *runs)
+{
+	int err = charge_take(req);
+
+	if (err)
+		return err;
+	err = frames_to_bytes(req->nr) > limit_max_bytes() ? -ENOSPC : take_round(req, runs);
+	if (!err)
+		err = clean_all(runs);
+	if (err)
+		charge_give(req->opener, req->nr, req->locked);
+	return err;
+}
+
+/* Whether what is in limbo might be what @req failed for. */
+static bool awaits_limbo(const struct request *req, int err)
+{
+	if (err == -EDQUOT)
+		return charge_awaits_limbo(req);
+	return limbo_total() && frames_to_bytes(req->nr) <= limit_max_bytes();
+}
+
 /*
  * The cheapest way: a run that lies ready, clean, on the node that comes first.
- * No cleaner need be paused for it.
+ * No cleaner need be paused for it. -EDQUOT, or -EAGAIN if there is none.
  */
-static bool take_ready(struct request *req, struct list_head *runs)
+static int take_ready(struct request *req, struct list_head *runs)
 {
-	struct frame *run;
+	struct frame *run = NULL;
+	int err = charge_take(req);
 
-	if (!node_allowed(req->first))
-		return false;
-	run = held_take(node_of(req->first), req->nr, req->align);
-	if (!run)
-		return false;
-	list_add_tail(&run->link, runs);
-	return !clean_all(runs);
+	if (err)
+		return err;
+	if (node_allowed(req->first))
+		run = held_take(node_of(req->first), req->nr, req->align);
+	if (run) {
+		list_add_tail(&run->link, runs);
+		if (!clean_all(runs))
+			return 0;
+	}
+	charge_give(req->opener, req->nr, req->locked);
+	return -EAGAIN;
 }
 
 /* Everything else, with no frame at a cleaner. */
@@ -218,14 +246,13 @@ static int take_anywhere(struct request *req, struct list_head *runs)
 {
 	unsigned long deadline = jiffies + msecs_to_jiffies(limbo_wait_ms);
 	bool flushed = false;
+	int err, waited;
 
 	for (;;) {
 		unsigned int gen = limbo_generation();
 		s64 returns = atomic64_read(&events.returns);
-		int err = take_round(req, runs);
 
-		if (!err)
-			err = clean_all(runs);
+		err = take_charged(req, runs);
 		if (!err)
 			return 0;
 		if (fatal_signal_pending(current))
@@ -241,36 +268,37 @@ static int take_anywhere(struct request *req, struct list_head *runs)
 			if (atomic64_read(&events.returns) != returns)
 				continue;
 		}
-		if (cleaners_busy() && time_before(jiffies, deadline)) {
+		if (err != -EDQUOT && cleaners_busy() && time_before(jiffies, deadline)) {
 			if (cleaners_wait())
 				return -EINTR;
 			continue;
 		}
-		if (!limbo_total())
+		if (!awaits_limbo(req, err))
 			return err;
-		switch (limbo_wait(gen, deadline)) {
-		case -EINTR:
+		/* It may take long: nobody stops cleaning by being over a limit. */
+		cleaners_resume();
+		waited = limbo_wait(gen, deadline);
+		if (cleaners_pause() || waited == -EINTR)
 			return -EINTR;
-		case -ETIMEDOUT:
+		if (waited)
 			return err;
-		}
 	}
 }
 
 /*
- * Gets the clean frames of a block, as private runs in @runs. -EINTR at a fatal
- * signal, -ENOSPC at the limit, -ENOMEM if the system has none, or no run.
+ * Gets the clean frames of a block, as private runs in @runs, charged. -EINTR at a
+ * fatal signal, -EDQUOT if who asks may not have them, -ENOSPC at the module's limit,
+ * -ENOMEM if the system has none, or no run.
  */
 int acquire(struct request *req, struct list_head *runs)
 {
 	int err;
 
-	if (frames_to_bytes(req->nr) > limit_max_bytes())
-		return -ENOSPC;
 	/* The caller may move to another node's CPU meanwhile. */
 	req->first = req->nid == NUMA_NO_NODE ? numa_mem_id() : req->nid;
-	if (take_ready(req, runs))
-		return 0;
+	err = take_ready(req, runs);
+	if (!err || (err == -EDQUOT && req->flags & BINPOOL_ALLOC_NOWAIT))
+		return err;
 	err = cleaners_pause() ?: take_anywhere(req, runs);
 	cleaners_resume();
 	return err;

@@ -75,10 +75,10 @@ static unsigned int runs_merge(struct list_head *runs)
 }
 
 /*
- * A block over the private, clean frames of @runs, which it takes over; on
- * failure (NULL) they stay the caller's.
+ * A block over the private, clean frames of @runs, which it takes over with what was
+ * charged for them; on failure (NULL) both stay the caller's.
  */
-struct block *block_create(struct opener *opener, u64 bytes, struct list_head *runs)
+struct block *block_create(const struct request *req, u64 bytes, struct list_head *runs)
 {
 	struct block *block = kzalloc(sizeof(*block), GFP_KERNEL);
 	struct frame *run;
@@ -104,9 +104,9 @@ struct block *block_create(struct opener *opener, u64 bytes, struct list_head *r
 			block->nid = NUMA_NO_NODE;
 	}
 	kref_init(&block->ref);
-	kref_get(&opener->ref);
-	block->opener = opener;
-	atomic_long_add(block->nr, &opener->frames);
+	kref_get(&req->opener->ref);
+	block->opener = req->opener;
+	block->locked = req->locked;
 	block->pid = get_task_pid(current, PIDTYPE_TGID);
 	block->bytes = bytes;
 	bin_count_active(block, 1);
@@ -151,6 +151,7 @@ static struct frame *cut(struct frame **run, bool *idle)
 void block_return(struct block *block)
 {
 	struct frame *run, *tmp;
+	unsigned long nr = 0;
 	LIST_HEAD(idle_runs);
 
 	bin_count_active(block, -1);
@@ -165,11 +166,12 @@ void block_return(struct block *block)
 				limbo_put(front, block);
 				continue;
 			}
-			atomic_long_sub(front->nr, &block->opener->frames);
+			nr += front->nr;
 			list_add_tail(&front->link, &idle_runs);
 		}
 	}
 	held_return(&idle_runs);
+	charge_give(block->opener, nr, block->locked);
 	block_put(block);
 }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * /dev/binpool: an opener per open(), and the ioctls INFO, ALLOC and TRIM. An
- * opener lives until its descriptor and its last block, limbo included, are gone.
+ * /dev/binpool: an opener per open(), and the ioctls INFO, ALLOC, TRIM and LIMIT.
+ * An opener lives until its descriptor and its last block, limbo included, are gone.
  */
-#include <linux/cred.h>
+#include <linux/capability.h>
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/log2.h>
 #include <linux/module.h>
+#include <linux/sched/user.h>
 #include <linux/slab.h>
 
 #include "compat.h"
@@ -19,15 +20,26 @@ static int device_open(struct inode *inode, struct file *file)
 
 	if (!opener)
 		return -ENOMEM;
+	opener->user = user_get(file->f_cred);
+	if (!opener->user) {
+		kfree(opener);
+		return -ENOMEM;
+	}
 	kref_init(&opener->ref);
 	opener->uid = file->f_cred->uid;
+	opener->memlock = get_uid(file->f_cred->user);
+	atomic_long_set(&opener->max_frames, OPENER_UNLIMITED);
 	file->private_data = opener;
 	return 0;
 }
 
 static void opener_free(struct kref *ref)
 {
-	kfree(container_of(ref, struct opener, ref));
+	struct opener *opener = container_of(ref, struct opener, ref);
+
+	user_put(opener->user);
+	free_uid(opener->memlock);
+	kfree(opener);
 }
 
 void opener_put(struct opener *opener)
@@ -39,6 +51,23 @@ static int device_release(struct inode *inode, struct file *file)
 {
 	opener_put(file->private_data);
 	return 0;
+}
+
+/* LIMIT's, as the ABI has it: 0 if there is none. */
+static u64 limit_bytes(long max_frames)
+{
+	return max_frames == OPENER_UNLIMITED ? 0 : frames_to_bytes(max_frames);
+}
+
+/* What one user may have. */
+static u64 user_bound(void)
+{
+	return user_limit_bytes() ?: limit_max_bytes();
+}
+
+static u64 account_bytes(const struct account *account)
+{
+	return frames_to_bytes(atomic_long_read(&account->frames));
 }
 
 static long ioctl_info(struct opener *opener, void __user *arg)
@@ -63,7 +92,10 @@ static long ioctl_info(struct opener *opener, void __user *arg)
 	info.active_bytes = frames_to_bytes(sum.active);
 	info.held_bytes = frames_to_bytes(sum.held);
 	info.limbo_bytes = frames_to_bytes(sum.limbo);
-	info.opener_bytes = frames_to_bytes(atomic_long_read(&opener->frames));
+	info.opener_bytes = account_bytes(&opener->account);
+	info.opener_max_bytes = limit_bytes(atomic_long_read(&opener->max_frames));
+	info.user_bytes = account_bytes(&opener->user->account);
+	info.user_max_bytes = user_bound();
 	return ioctl_write(arg, &info, sizeof(info));
 }
 
@@ -83,7 +115,7 @@ static int check_alloc(const struct binpool_alloc *alloc, struct request *req)
 	bool strict = alloc->flags & BINPOOL_ALLOC_STRICT_NODE;
 	u64 capacity;
 
-	if (alloc->flags & ~known || alloc->reserved || !alloc->bytes)
+	if (alloc->flags & ~known || alloc->reserved || alloc->reserved2 || !alloc->bytes)
 		return -EINVAL;
 	if (alloc->align && !is_power_of_2(alloc->align))
 		return -EINVAL;
@@ -104,8 +136,7 @@ static int check_alloc(const struct binpool_alloc *alloc, struct request *req)
 }
 
 /* A file over a new block of clean frames. */
-static struct file *new_block(struct opener *opener, struct binpool_alloc *alloc,
-			      struct request *req)
+static struct file *new_block(struct binpool_alloc *alloc, struct request *req)
 {
 	struct block *block;
 	struct file *file;
@@ -115,9 +146,10 @@ static struct file *new_block(struct opener *opener, struct binpool_alloc *alloc
 	err = acquire(req, &runs);
 	if (err)
 		return ERR_PTR(err);
-	block = block_create(opener, alloc->bytes, &runs);
+	block = block_create(req, alloc->bytes, &runs);
 	if (!block) {
 		held_return(&runs);
+		charge_give(req->opener, req->nr, req->locked);
 		return ERR_PTR(-ENOMEM);
 	}
 	alloc->runs = block->nr_runs;
@@ -135,7 +167,7 @@ static struct file *new_block(struct opener *opener, struct binpool_alloc *alloc
 
 static long ioctl_alloc(struct opener *opener, void __user *arg)
 {
-	struct request req = {};
+	struct request req = {.opener = opener};
 	struct binpool_alloc alloc;
 	struct file *file;
 	int fd, err;
@@ -153,15 +185,25 @@ static long ioctl_alloc(struct opener *opener, void __user *arg)
 
 	alloc.runs = 0;
 	alloc.capacity = 0;
-	file = new_block(opener, &alloc, &req);
+	file = new_block(&alloc, &req);
 	alloc.fd = IS_ERR(file) ? -1 : fd;
 	alloc.max_bytes = limit_max_bytes();
 	alloc.managed_bytes = limit_managed_bytes();
+	alloc.user_max_bytes = user_bound();
+	alloc.user_bytes = account_bytes(&opener->user->account);
+	alloc.opener_max_bytes = limit_bytes(atomic_long_read(&opener->max_frames));
+	alloc.opener_bytes = account_bytes(&opener->account);
+	alloc.memlock_bytes = (u64)atomic_long_read(&opener->memlock->locked_vm) << PAGE_SHIFT;
+	alloc.exceeded = BINPOOL_EXCEEDED_NONE;
 	if (IS_ERR(file)) {
 		put_unused_fd(fd);
 		alloc.run_max_bytes = class_within(req.run_max);
 		err = PTR_ERR(file);
-		if (err == -ENOMEM || err == -ENOSPC)
+		if (err == -EDQUOT)
+			alloc.exceeded = req.exceeded;
+		else if (err == -ENOSPC)
+			alloc.exceeded = BINPOOL_EXCEEDED_MODULE;
+		if (err == -ENOMEM || err == -ENOSPC || err == -EDQUOT)
 			err = ioctl_write(arg, &alloc, sizeof(alloc)) ?: err;
 		return err;
 	}
@@ -199,6 +241,38 @@ static long ioctl_trim(void __user *arg)
 	return ioctl_write(arg, &trim, sizeof(trim));
 }
 
+/*
+ * The opener's own limit. As with a hard resource limit anybody who has the
+ * descriptor may lower it, so that it can be set before the descriptor is passed on.
+ */
+static long ioctl_limit(struct opener *opener, void __user *arg)
+{
+	struct binpool_limit limit;
+	long max = OPENER_UNLIMITED, old;
+	int err;
+
+	err = ioctl_read(&limit, sizeof(limit), offsetofend(struct binpool_limit, opener_bytes),
+			 arg);
+	if (err)
+		return err;
+	if (limit.flags || (limit.max_bytes && limit.max_bytes < FRAME_BYTES))
+		return -EINVAL;
+	if (limit.max_bytes)
+		max = limit.max_bytes >> PMD_SHIFT;
+	old = atomic_long_read(&opener->max_frames);
+	do {
+		if (max > old && !capable(CAP_SYS_RESOURCE))
+			return -EPERM;
+		limit.previous_bytes = limit_bytes(old);
+		limit.opener_bytes = account_bytes(&opener->account);
+		/* Before it is set: what cannot be answered is not done. */
+		err = ioctl_write(arg, &limit, sizeof(limit));
+		if (err)
+			return err;
+	} while (!atomic_long_try_cmpxchg(&opener->max_frames, &old, max));
+	return 0;
+}
+
 static long device_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	void __user *uarg = (void __user *)arg;
@@ -210,6 +284,8 @@ static long device_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		return ioctl_alloc(file->private_data, uarg);
 	case BINPOOL_IOC_TRIM:
 		return ioctl_trim(uarg);
+	case BINPOOL_IOC_LIMIT:
+		return ioctl_limit(file->private_data, uarg);
 	default:
 		return -ENOTTY;
 	}

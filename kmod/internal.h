@@ -14,6 +14,7 @@
  *   limit.c    how much the module may manage
  *   reserve.c  memory that is got ahead, and kept
  *   pressure.c when the system is short of memory, or is about to hibernate
+ *   user.c     who pays for it: openers, users, RLIMIT_MEMLOCK
  *   sysfs.c    what all of it counts
  *   bins.c     the same for each bin
  *   param.c    how module parameters are checked
@@ -23,6 +24,13 @@
  * record describes the run only if it is the run's first or last frame; the
  * records between are stale.
  *
+ * Who is charged, when. ALLOC takes frames from the opener, the user and, with
+ * memlock=Y, his RLIMIT_MEMLOCK (charge_take()) before it looks for any; then what
+ * is not held comes out of max_bytes (limit_take()) before the system is asked.
+ * Whatever fails gives all of it back. A block's frames are charged until they are
+ * held again or with the system, limbo included. max_bytes counts what is held, too,
+ * until the system has it back or for ever (frames_to_system(), frame_retire()).
+ *
  * Locks, outer before inner:
  *   node->lock (spinlock)   bins, limbo list and counters of a node; the run
  *                           fields of its frames while they are held, in limbo
@@ -30,6 +38,7 @@
  *     frames.xa_lock        the index of all frames. An entry is erased only
  *                           under the node's lock, so that a lookup under that
  *                           lock may be dereferenced.
+ *   users.xa_lock         the index of users, alone
  * Nothing is allocated and nothing sleeps under them, and they are never taken
  * in interrupts. Runs that are in no list but the owner's (private) need none.
  */
@@ -39,6 +48,7 @@
 #include <linux/atomic.h>
 #include <linux/bits.h>
 #include <linux/completion.h>
+#include <linux/cred.h>
 #include <linux/kobject.h>
 #include <linux/kref.h>
 #include <linux/list.h>
@@ -118,12 +128,30 @@ struct node_pool {
 	wait_queue_head_t dirty_wait; /* cleaners, for dirty frames */
 };
 
+/* Frames that somebody pays for. */
+struct account {
+	atomic_long_t frames; /* in blocks, in limbo, and about to be in blocks */
+	atomic_long_t limbo;  /* those in limbo */
+};
+
+/* Whose budget it is; all subordinate ids of a user are he himself. */
+struct pool_user {
+	struct kref ref; /* its openers */
+	kuid_t uid;
+	struct account account;
+};
+
 /* One opening of /dev/binpool. */
 struct opener {
 	struct kref ref;
-	kuid_t uid;	      /* of who opened it, for ever */
-	atomic_long_t frames; /* in its blocks and limbo */
+	kuid_t uid;		     /* of who opened it, for ever */
+	struct pool_user *user;	     /* whose budget that is */
+	struct user_struct *memlock; /* whose RLIMIT_MEMLOCK */
+	struct account account;
+	atomic_long_t max_frames; /* LIMIT's; OPENER_UNLIMITED: none */
 };
+
+#define OPENER_UNLIMITED LONG_MAX
 
 /* One stretch of a block, for faults: page frame by offset. */
 struct block_run {
@@ -135,6 +163,7 @@ struct block {
 	struct kref ref; /* the file, and each of its frames in limbo */
 	struct opener *opener;
 	struct pid *pid; /* who called ALLOC */
+	bool locked;	 /* charged to opener->memlock, too */
 	u64 bytes;	 /* as asked for */
 	unsigned long nr;
 	unsigned long run_max;
@@ -156,6 +185,7 @@ static inline unsigned long block_run_frames(const struct block *block, unsigned
 
 /* What an ALLOC wants, and what it learns when it fails. */
 struct request {
+	struct opener *opener;
 	unsigned long nr;      /* frames */
 	unsigned long align;   /* in frames, of the first one */
 	u32 flags;	       /* BINPOOL_ALLOC_* */
@@ -163,6 +193,8 @@ struct request {
 	int first;	       /* node to look in first; acquire() sets it once */
 	unsigned long run_max; /* out, on -ENOMEM: longest run seen */
 	bool fresh;	       /* out: the system gave memory for it */
+	bool locked;	       /* out: charged to RLIMIT_MEMLOCK */
+	u32 exceeded;	       /* out, on -EDQUOT: BINPOOL_EXCEEDED_* */
 };
 
 /* Module-wide counts: of blocks, then of frames. */
@@ -184,6 +216,7 @@ extern unsigned int limbo_max_ms;
 extern unsigned long long floor_bytes;
 extern unsigned int keep_ms;
 extern unsigned int clean_threads;
+extern bool memlock;
 
 /* main.c */
 struct node_pool *node_of(int nid);
@@ -317,9 +350,21 @@ unsigned long floor_take(unsigned long nr, bool some);
 void floor_arrived(unsigned long nr);
 bool floor_could_allow(unsigned long nr, unsigned long held);
 
+/* user.c */
+struct pool_user *user_get(const struct cred *cred);
+void user_put(struct pool_user *user);
+void users_exit(void);
+u64 user_limit_bytes(void);
+int user_limit_set(u64 bytes);
+int charge_take(struct request *req);
+void charge_give(struct opener *opener, unsigned long nr, bool locked);
+void charge_to_limbo(struct block *block);
+void charge_from_limbo(struct block *block);
+bool charge_awaits_limbo(const struct request *req);
+
 /* block.c */
 extern const struct file_operations block_fops;
-struct block *block_create(struct opener *opener, u64 bytes, struct list_head *runs);
+struct block *block_create(const struct request *req, u64 bytes, struct list_head *runs);
 struct file *block_file(struct block *block);
 void block_return(struct block *block);
 void block_put(struct block *block);

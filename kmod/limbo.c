@@ -67,6 +67,7 @@ void limbo_put(struct frame *f, struct block *block)
 	kref_get(&block->ref);
 	f->block = block;
 	f->since = jiffies;
+	charge_to_limbo(block);
 	atomic_long_inc(&limbo_frames);
 	spin_lock(&node->lock);
 	f->state = FRAME_LIMBO;
@@ -102,7 +103,7 @@ static void leave(struct node_pool *node, struct frame *f, bool pinned)
 	} else {
 		held_return(&run);
 	}
-	atomic_long_dec(&block->opener->frames);
+	charge_from_limbo(block);
 	block_put(block);
 	atomic_long_dec(&limbo_frames);
 	atomic_inc(&generation);

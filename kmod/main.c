@@ -43,6 +43,12 @@ PARAM_BYTES(reserve_bytes, 0, 0444, "memory that is got ahead and kept, over all
 static bool reserve_wait;
 PARAM_FLAG(reserve_wait, 0444, "loading waits until the reserve is filled (N)");
 
+static unsigned long long user_max_bytes;
+PARAM_BYTES(user_max_bytes, FRAME_BYTES, 0444, "limit of each user in bytes (0: max_bytes)");
+
+bool memlock;
+PARAM_FLAG(memlock, 0644, "charge blocks to RLIMIT_MEMLOCK as well (N)");
+
 struct events events;
 static struct node_pool *nodes[MAX_NUMNODES];
 
@@ -109,6 +115,7 @@ static int __init binpool_init(void)
 		       limit_max_bytes());
 		return -EINVAL;
 	}
+	user_limit_set(user_max_bytes);
 	err = frames_init();
 	if (err)
 		return err;
@@ -152,6 +159,7 @@ static void __exit binpool_exit(void)
 	nodes_exit();
 	limbo_wq_exit();
 	frames_exit();
+	users_exit();
 }
 
 module_init(binpool_init);

@@ -134,6 +134,21 @@ static ssize_t max_bytes_store(struct device *dev, struct device_attribute *attr
 }
 static DEVICE_ATTR_RW(max_bytes);
 
+static ssize_t user_max_bytes_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%llu\n", user_limit_bytes());
+}
+
+static ssize_t user_max_bytes_store(struct device *dev, struct device_attribute *attr,
+				    const char *buf, size_t len)
+{
+	u64 bytes;
+	int err = kstrtou64(buf, 0, &bytes) ?: user_limit_set(bytes);
+
+	return err ?: len;
+}
+static DEVICE_ATTR_RW(user_max_bytes);
+
 /* 0 or 1 and nothing else, so that a mistyped number is no yes. */
 static int read_flag(const char *buf, bool *on)
 {
@@ -233,10 +248,13 @@ static ssize_t free_held_store(struct device *dev, struct device_attribute *attr
 }
 static DEVICE_ATTR_WO(free_held);
 
+/* One a line, whatever their number. */
+/* clang-format off */
 static struct attribute *device_attrs[] = {
 	&dev_attr_frame_bytes.attr,
 	&dev_attr_mantissa_bits.attr,
 	&dev_attr_max_bytes.attr,
+	&dev_attr_user_max_bytes.attr,
 	&dev_attr_managed_bytes.attr,
 	&dev_attr_active_bytes.attr,
 	&dev_attr_held_bytes.attr,
@@ -257,6 +275,7 @@ static struct attribute *device_attrs[] = {
 	&dev_attr_free_held.attr,
 	NULL,
 };
+/* clang-format on */
 
 static const struct attribute_group device_group = {
 	.attrs = device_attrs,

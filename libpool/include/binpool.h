@@ -93,7 +93,7 @@ struct binpool_options {
 	uint32_t flags;		/* BINPOOL_POOL_* */
 	/*
 	 * Bound on reserved bytes. 0: what the provider allows (device: the
-	 * module's max_bytes; hugetlb, thp: 80 % of physical memory;
+	 * module's max_bytes or user_max_bytes, the smaller; hugetlb, thp: 80 % of physical memory;
 	 * allocator: BINPOOL_UNLIMITED).
 	 */
 	uint64_t max_bytes;
@@ -139,7 +139,8 @@ int binpool_destroy_wait(struct binpool *pool, uint32_t ms);
  * granule) and its capacity's largest power-of-two divisor at least. Size 0
  * gives a valid buffer of capacity 0 that costs no memory.
  * errno: ENOMEM the provider has none; ENOSPC max_bytes of the pool or of the
- * module leaves too little now; EFBIG more than the pool's max_bytes or than
+ * module leaves too little now; EDQUOT the module allows this user, or this
+ * descriptor of /dev/binpool, no more; EFBIG more than the pool's max_bytes or than
  * the machine has, so never possible; E2BIG no size class is that large.
  */
 void *binpool_alloc(struct binpool *pool, size_t size);

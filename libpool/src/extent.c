@@ -62,7 +62,7 @@ int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct exte
 	err = pool->provider.ops->get(&pool->provider, e, align);
 	ns = now_ns() - start;
 	if (err) {
-		*shortage = err == -ENOMEM || (!pool->exact && err == -ENOSPC);
+		*shortage = err == -ENOMEM || (!pool->exact && (err == -ENOSPC || err == -EDQUOT));
 		free(e);
 		return err;
 	}

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <linux/binpool.h>
@@ -59,6 +60,8 @@ static int device_open(struct provider *p)
 	}
 	p->unit = info.frame_bytes;
 	p->max_bytes = info.max_bytes;
+	if (info.user_max_bytes) /* 0: a module that has none */
+		p->max_bytes = u64_min(p->max_bytes, info.user_max_bytes);
 	p->mantissa_bits = info.mantissa_bits;
 	return 0;
 }
@@ -80,6 +83,44 @@ static uint64_t device_round(const struct provider *p, uint64_t bytes)
 	return whole + rest;
 }
 
+static uint64_t left_of(uint64_t limit, uint64_t used)
+{
+	return limit - u64_min(used, limit);
+}
+
+/* Whose budget ALLOC would have exceeded. */
+static int explain_quota(const struct binpool_alloc *a)
+{
+	char asked[HUMAN_LEN], limit[HUMAN_LEN], left[HUMAN_LEN];
+	struct rlimit memlock = {0};
+
+	human(a->bytes, asked);
+	switch (a->exceeded) {
+	case BINPOOL_EXCEEDED_OPENER:
+		return explain(-EDQUOT,
+			       "device: asked for %s, the limit of this descriptor of " DEVICE_PATH
+			       " is %s and leaves %s; free some, or have it raised "
+			       "(BINPOOL_IOC_LIMIT, needs CAP_SYS_RESOURCE)",
+			       asked, human(a->opener_max_bytes, limit),
+			       human(left_of(a->opener_max_bytes, a->opener_bytes), left));
+	case BINPOOL_EXCEEDED_MEMLOCK:
+		getrlimit(RLIMIT_MEMLOCK, &memlock);
+		return explain(-EDQUOT,
+			       "device: asked for %s, RLIMIT_MEMLOCK, which the module charges "
+			       "(its parameter memlock), is %s and leaves %s; raise ulimit -l",
+			       asked, human(memlock.rlim_cur, limit),
+			       human(left_of(memlock.rlim_cur, a->memlock_bytes), left));
+	default:
+		return explain(
+			-EDQUOT,
+			"device: asked for %s, each user's budget, user_max_bytes, is %s and "
+			"leaves this one %s; raise " SYSFS_DIR "user_max_bytes, or free "
+			"memory of your other processes",
+			asked, human(a->user_max_bytes, limit),
+			human(left_of(a->user_max_bytes, a->user_bytes), left));
+	}
+}
+
 /* Why ALLOC failed with @err, and what to turn. */
 static int explain_alloc(const struct provider *p, const struct binpool_alloc *a, int err)
 {
@@ -92,7 +133,9 @@ static int explain_alloc(const struct provider *p, const struct binpool_alloc *a
 			       "device: asked for %s, the module's max_bytes is %s and leaves %s; "
 			       "raise " SYSFS_DIR "max_bytes, or free memory of other processes",
 			       asked, human(a->max_bytes, limit),
-			       human(a->max_bytes - u64_min(a->managed_bytes, a->max_bytes), left));
+			       human(left_of(a->max_bytes, a->managed_bytes), left));
+	case EDQUOT:
+		return explain_quota(a);
 	case ENOMEM:
 		return explain(-err,
 			       "device: asked for %s, the system has no such memory now (largest "

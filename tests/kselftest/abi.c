@@ -13,6 +13,7 @@ union args {
 	struct binpool_info info;
 	struct binpool_alloc alloc;
 	struct binpool_trim trim;
+	struct binpool_limit limit;
 	struct binpool_query query;
 	struct binpool_export_dmabuf dmabuf;
 	unsigned char bytes[256];
@@ -36,32 +37,44 @@ FIXTURE_VARIANT(call)
 {
 	unsigned long nr;
 	__u32 size;
+	__u32 first_size; /* of the first version */
 	__u32 known_flags;
-	int reserved_at; /* offset of the reserved member, 0 if there is none */
+	int reserved_at[2]; /* offsets of reserved members, 0 if there is none */
 	bool on_block;
 };
 
 FIXTURE_VARIANT_ADD(call, info){
 	.nr = BINPOOL_IOC_INFO,
 	.size = sizeof(struct binpool_info),
+	.first_size = 72,
 };
 
 FIXTURE_VARIANT_ADD(call, alloc){
 	.nr = BINPOOL_IOC_ALLOC,
 	.size = sizeof(struct binpool_alloc),
+	.first_size = 72,
 	.known_flags = BINPOOL_ALLOC_CONTIG | BINPOOL_ALLOC_STRICT_NODE | BINPOOL_ALLOC_NOWAIT,
-	.reserved_at = offsetof(struct binpool_alloc, reserved),
+	.reserved_at = {offsetof(struct binpool_alloc, reserved),
+			offsetof(struct binpool_alloc, reserved2)},
 };
 
 FIXTURE_VARIANT_ADD(call, trim){
 	.nr = BINPOOL_IOC_TRIM,
 	.size = sizeof(struct binpool_trim),
-	.reserved_at = offsetof(struct binpool_trim, reserved),
+	.first_size = 32,
+	.reserved_at = {offsetof(struct binpool_trim, reserved)},
+};
+
+FIXTURE_VARIANT_ADD(call, limit){
+	.nr = BINPOOL_IOC_LIMIT,
+	.size = sizeof(struct binpool_limit),
+	.first_size = 32,
 };
 
 FIXTURE_VARIANT_ADD(call, query){
 	.nr = BINPOOL_IOC_QUERY,
 	.size = sizeof(struct binpool_query),
+	.first_size = 72,
 	.on_block = true,
 };
 
@@ -153,7 +166,8 @@ TEST_F(call, valid)
 
 TEST_F(call, too_short)
 {
-	const __u32 sizes[] = {0, 1, 4, 8, variant->size - 8, variant->size - 4, variant->size - 1};
+	const __u32 first = variant->first_size;
+	const __u32 sizes[] = {0, 1, 4, 8, first - 8, first - 4, first - 1};
 
 	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
 		union args a = self->valid;
@@ -163,6 +177,23 @@ TEST_F(call, too_short)
 		/* And nothing was written. */
 		a.size = variant->size;
 		ASSERT_EQ(0, memcmp(&a, &self->valid, sizeof(a)));
+	}
+}
+
+/* Programs that know the first version, or any since, get as much of an answer. */
+TEST_F(call, older_versions)
+{
+	for (__u32 size = variant->first_size; size < variant->size; size++) {
+		union args a = self->valid;
+		unsigned char *bytes = a.bytes;
+
+		memset(bytes + size, 0xa5, sizeof(a) - size);
+		a.size = size;
+		ASSERT_EQ(0, request(self->fd, variant->nr, &a));
+		put(variant->nr, &a);
+		for (size_t b = size; b < sizeof(a); b++) {
+			ASSERT_EQ(0xa5, bytes[b]);
+		}
 	}
 }
 
@@ -304,11 +335,14 @@ TEST_F(call, unknown_flags)
 
 TEST_F(call, reserved_members)
 {
-	for (unsigned int bit = 0; variant->reserved_at && bit < 32; bit++) {
+	for (unsigned int bit = 0; bit < 64; bit++) {
 		union args a = self->valid;
-		__u32 value = 1U << bit;
+		__u32 value = 1U << bit % 32;
+		int place = variant->reserved_at[bit / 32];
 
-		memcpy(&a.bytes[variant->reserved_at], &value, sizeof(value));
+		if (!place)
+			continue;
+		memcpy(&a.bytes[place], &value, sizeof(value));
 		ASSERT_REFUSED(EINVAL, &a);
 	}
 }
@@ -332,6 +366,9 @@ TEST_F(call, every_byte_defined)
 			a->alloc.align = 0;
 			a->alloc.node = BINPOOL_NODE_ANY;
 			a->alloc.reserved = 0;
+			a->alloc.reserved2 = 0;
+		} else if (variant->nr == BINPOOL_IOC_LIMIT) {
+			a->limit.max_bytes = self->valid.limit.max_bytes;
 		} else if (variant->nr == BINPOOL_IOC_TRIM) {
 			a->trim.held_bytes = self->valid.trim.held_bytes;
 			a->trim.node = BINPOOL_NODE_ANY;
@@ -391,7 +428,7 @@ TEST_F(pool, unknown_ioctls)
 		unsigned long cmd = _IO(BINPOOL_IOC_MAGIC, nr);
 
 		if (cmd != BINPOOL_IOC_INFO && cmd != BINPOOL_IOC_ALLOC &&
-		    cmd != BINPOOL_IOC_TRIM) {
+		    cmd != BINPOOL_IOC_TRIM && cmd != BINPOOL_IOC_LIMIT) {
 			ASSERT_EQ(-ENOTTY, request(self->dev, cmd, &a));
 		}
 		if (cmd != BINPOOL_IOC_QUERY && cmd != BINPOOL_IOC_EXPORT_DMABUF) {

@@ -70,6 +70,7 @@ void _start(void)
 		.node = BINPOOL_NODE_ANY,
 	};
 	struct binpool_export_dmabuf dmabuf = {.size = sizeof(dmabuf), .fd = -1};
+	struct binpool_limit limit = {.size = sizeof(limit), .max_bytes = 3ULL << 32};
 	long dev = call3(__NR_open, "/dev/" BINPOOL_DEVICE_NAME, O_RDWR, 0);
 	long map;
 
@@ -93,16 +94,22 @@ void _start(void)
 	check(12, call3(__NR_ioctl, dev, BINPOOL_IOC_QUERY, &query) == -25 /* ENOTTY */);
 	check(13, call3(__NR_munmap, map, (long)alloc.capacity, 0) == 0);
 	if (info.features & BINPOOL_FEATURE_DMABUF) {
-		check(16, call3(__NR_ioctl, alloc.fd, BINPOOL_IOC_EXPORT_DMABUF, &dmabuf) == 0);
-		check(17, dmabuf.fd >= 0 && dmabuf.fd != alloc.fd);
+		check(30, call3(__NR_ioctl, alloc.fd, BINPOOL_IOC_EXPORT_DMABUF, &dmabuf) == 0);
+		check(31, dmabuf.fd >= 0 && dmabuf.fd != alloc.fd);
 		map = call6(__NR_mmap2, 0, (long)alloc.capacity, PROT_READ_WRITE, MAP_SHARED,
 			    dmabuf.fd, 0);
-		check(18, map > 0 || map < -4095);
-		check(19, *(volatile unsigned char *)map == 1);
-		check(20, call3(__NR_munmap, map, (long)alloc.capacity, 0) == 0);
-		check(21, call3(__NR_close, dmabuf.fd, 0, 0) == 0);
+		check(32, map > 0 || map < -4095);
+		check(33, *(volatile unsigned char *)map == 1);
+		check(34, call3(__NR_munmap, map, (long)alloc.capacity, 0) == 0);
+		check(35, call3(__NR_close, dmabuf.fd, 0, 0) == 0);
 	}
 	check(14, call3(__NR_close, alloc.fd, 0, 0) == 0);
-	check(15, call3(__NR_close, dev, 0, 0) == 0);
+	check(15, info.user_max_bytes && !info.opener_max_bytes);
+	check(16, call3(__NR_ioctl, dev, BINPOOL_IOC_LIMIT, &limit) == 0);
+	check(17, limit.previous_bytes == 0 && limit.opener_bytes == 0);
+	limit.max_bytes = 0;
+	check(18, call3(__NR_ioctl, dev, BINPOOL_IOC_LIMIT, &limit) == 0);
+	check(19, limit.previous_bytes == 3ULL << 32);
+	check(20, call3(__NR_close, dev, 0, 0) == 0);
 	leave(0);
 }

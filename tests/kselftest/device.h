@@ -133,9 +133,9 @@ static inline bool attr_becomes(const char *name, __u64 value, unsigned int ms)
 
 /* The counters that must not move when a request is refused. */
 static const char *const counter_names[] = {
-	"max_bytes",	 "active_bytes",  "held_bytes",	 "limbo_bytes",
-	"managed_bytes", "retired_bytes", "freed_bytes", "pinned_dropped_bytes",
-	"allocs",	 "reuses",	  "returns",	 "holding",
+	"max_bytes",	 "active_bytes", "held_bytes",		 "limbo_bytes", "managed_bytes",
+	"retired_bytes", "freed_bytes",	 "pinned_dropped_bytes", "allocs",	"reuses",
+	"returns",	 "holding",	 "user_max_bytes",
 };
 
 #define COUNTERS ((unsigned int)(sizeof(counter_names) / sizeof(counter_names[0])))
@@ -227,6 +227,17 @@ static inline int device_trim(int dev, __u64 held_bytes, __u64 *freed)
 
 	if (freed)
 		*freed = t.freed_bytes;
+	return ret;
+}
+
+/* Bounds the opener; 0 takes the bound away. */
+static inline int device_limit(int dev, __u64 max_bytes, struct binpool_limit *answer)
+{
+	struct binpool_limit l = {.size = sizeof(l), .max_bytes = max_bytes};
+	int ret = request(dev, BINPOOL_IOC_LIMIT, &l);
+
+	if (answer)
+		*answer = l;
 	return ret;
 }
 

@@ -31,10 +31,11 @@
 #define BINPOOL_ABI_VERSION 1
 #define BINPOOL_IOC_MAGIC   0xBB
 
-/* On /dev/binpool. Number 3 is kept for LIMIT. */
+/* On /dev/binpool. */
 #define BINPOOL_IOC_INFO  _IO(BINPOOL_IOC_MAGIC, 0)
 #define BINPOOL_IOC_ALLOC _IO(BINPOOL_IOC_MAGIC, 1)
 #define BINPOOL_IOC_TRIM  _IO(BINPOOL_IOC_MAGIC, 2)
+#define BINPOOL_IOC_LIMIT _IO(BINPOOL_IOC_MAGIC, 3)
 
 /* On a block. Number 0x42 is kept for PHYS. */
 #define BINPOOL_IOC_QUERY	  _IO(BINPOOL_IOC_MAGIC, 0x40)
@@ -54,17 +55,20 @@
  * Errors: the common ones.
  */
 struct binpool_info {
-	__u32 size;		    /* (in) */
-	__u32 flags;		    /* (in) none defined: 0 */
-	__u32 abi_version;	    /* (out) BINPOOL_ABI_VERSION of the module */
-	__u32 mantissa_bits;	    /* (out) of the module's tight size classes */
-	__aligned_u64 features;	    /* (out) BINPOOL_FEATURE_* */
-	__aligned_u64 frame_bytes;  /* (out) unit of memory: one huge page */
-	__aligned_u64 max_bytes;    /* (out) bound on active + held + limbo */
-	__aligned_u64 active_bytes; /* (out) in blocks, of all openers */
-	__aligned_u64 held_bytes;   /* (out) free, kept for the next block */
-	__aligned_u64 limbo_bytes;  /* (out) returned, but still pinned */
-	__aligned_u64 opener_bytes; /* (out) this opener's blocks and limbo */
+	__u32 size;			/* (in) */
+	__u32 flags;			/* (in) none defined: 0 */
+	__u32 abi_version;		/* (out) BINPOOL_ABI_VERSION of the module */
+	__u32 mantissa_bits;		/* (out) of the module's tight size classes */
+	__aligned_u64 features;		/* (out) BINPOOL_FEATURE_* */
+	__aligned_u64 frame_bytes;	/* (out) unit of memory: one huge page */
+	__aligned_u64 max_bytes;	/* (out) bound on active + held + limbo */
+	__aligned_u64 active_bytes;	/* (out) in blocks, of all openers */
+	__aligned_u64 held_bytes;	/* (out) free, kept for the next block */
+	__aligned_u64 limbo_bytes;	/* (out) returned, but still pinned */
+	__aligned_u64 opener_bytes;	/* (out) this opener's blocks and limbo */
+	__aligned_u64 user_max_bytes;	/* (out) bound on what each user may have */
+	__aligned_u64 user_bytes;	/* (out) this user's blocks and limbo, of all his openers */
+	__aligned_u64 opener_max_bytes; /* (out) LIMIT of this opener, 0: none */
 };
 
 /* One physically contiguous run, or ENOMEM with run_max_bytes filled in. */
@@ -74,6 +78,13 @@ struct binpool_info {
 /* Do not wait for pinned memory to come back, nor reclaim others' memory. */
 #define BINPOOL_ALLOC_NOWAIT (1U << 2)
 
+/* What a request was too much for: struct binpool_alloc, `exceeded`. */
+#define BINPOOL_EXCEEDED_NONE	 0
+#define BINPOOL_EXCEEDED_OPENER	 1 /* LIMIT: opener_bytes, opener_max_bytes */
+#define BINPOOL_EXCEEDED_USER	 2 /* the user's budget: user_bytes, user_max_bytes */
+#define BINPOOL_EXCEEDED_MEMLOCK 3 /* RLIMIT_MEMLOCK of the caller: memlock_bytes */
+#define BINPOOL_EXCEEDED_MODULE	 4 /* the module's limit: managed_bytes, max_bytes */
+
 /*
  * BINPOOL_IOC_ALLOC: a block of at least `bytes` bytes, all zero.
  *
@@ -82,16 +93,26 @@ struct binpool_info {
  * from 2^mantissa_bits frames up, and equal to `bytes` at a power of two of at
  * least a frame.
  *
+ * Whoever uses the descriptor, the block is paid for, by its capacity and until its
+ * memory is back and no longer pinned, by whom /dev/binpool was opened by: his user
+ * id then, or, if he was in a user namespace, the owner of the outermost one. What
+ * limits it is asked in this order: the opener's LIMIT, the user's budget, RLIMIT_MEMLOCK
+ * (only with the module's parameter memlock=Y, of the caller, unless he has
+ * CAP_IPC_LOCK in the initial user namespace), max_bytes. Registering the block with
+ * io_uring is then charged to RLIMIT_MEMLOCK a second time.
+ *
  * Errors, beside the common ones:
  *  EINVAL  bytes is 0; align is not 0 or a power of two; node is unknown or not
  *          allowed to the caller; STRICT_NODE without a node; align above a
  *          frame without CONTIG
  *  EFBIG   more than this machine (with STRICT_NODE, this node) has
+ *  EDQUOT  the opener's LIMIT, the user's budget or RLIMIT_MEMLOCK would be exceeded
  *  ENOSPC  max_bytes of the module would be exceeded
  *  ENOMEM  the system has no such memory now, or no such run
  *  EINTR   a fatal signal came
  *  EMFILE, ENFILE  no descriptor left
- * On ENOSPC and ENOMEM the (out) members below `fd` are written.
+ * On EDQUOT, ENOSPC and ENOMEM the (out) members below `fd` are written. Where memory
+ * that is still pinned could help, these three come after a wait, unless NOWAIT is set.
  */
 struct binpool_alloc {
 	__u32 size;		/* (in) */
@@ -103,9 +124,16 @@ struct binpool_alloc {
 	__u32 runs;		/* (out) physically contiguous runs */
 	__u32 reserved;		/* 0 */
 	__aligned_u64 capacity; /* (out) bytes to map */
-	__aligned_u64 run_max_bytes; /* (out) largest run; on ENOMEM, the largest there is */
-	__aligned_u64 max_bytes;     /* (out) the module's limit */
-	__aligned_u64 managed_bytes; /* (out) active + held + limbo */
+	__aligned_u64 run_max_bytes;	/* (out) largest run; on ENOMEM, the largest there is */
+	__aligned_u64 max_bytes;	/* (out) the module's limit */
+	__aligned_u64 managed_bytes;	/* (out) active + held + limbo */
+	__aligned_u64 user_max_bytes;	/* (out) bound on what each user may have */
+	__aligned_u64 user_bytes;	/* (out) this user's blocks and limbo, of all his openers */
+	__aligned_u64 opener_max_bytes; /* (out) LIMIT of this opener, 0: none */
+	__aligned_u64 opener_bytes;	/* (out) this opener's blocks and limbo */
+	__aligned_u64 memlock_bytes;	/* (out) charged to RLIMIT_MEMLOCK of this user, by all */
+	__u32 exceeded;			/* (out) on EDQUOT and ENOSPC: BINPOOL_EXCEEDED_* */
+	__u32 reserved2;		/* 0 */
 };
 
 /*
@@ -120,6 +148,23 @@ struct binpool_trim {
 	__s32 node;		   /* (in) NUMA node or BINPOOL_NODE_ANY for all */
 	__u32 reserved;		   /* 0 */
 	__aligned_u64 freed_bytes; /* (out) what went back */
+};
+
+/*
+ * BINPOOL_IOC_LIMIT: bound what the blocks of this opener may have together, limbo
+ * included, beside the user's budget. Anybody who has the descriptor may lower it, so
+ * it can be set before the descriptor is passed on; only CAP_SYS_RESOURCE in the initial
+ * user namespace raises it or takes it away. What is above it already stays.
+ * Errors, beside the common ones:
+ *  EINVAL  max_bytes is less than a frame, and not 0
+ *  EPERM   it would be raised, and the caller may not
+ */
+struct binpool_limit {
+	__u32 size;		      /* (in) */
+	__u32 flags;		      /* (in) none defined: 0 */
+	__aligned_u64 max_bytes;      /* (in) the limit, rounded down to frames; 0: none */
+	__aligned_u64 previous_bytes; /* (out) the limit until now, 0: none */
+	__aligned_u64 opener_bytes;   /* (out) this opener's blocks and limbo */
 };
 
 /*
