@@ -81,8 +81,9 @@ FIXTURE_VARIANT_ADD(call, query){
 FIXTURE_VARIANT_ADD(call, export_dmabuf){
 	.nr = BINPOOL_IOC_EXPORT_DMABUF,
 	.size = sizeof(struct binpool_export_dmabuf),
+	.first_size = 16,
 	.known_flags = BINPOOL_EXPORT_READ_ONLY,
-	.reserved_at = offsetof(struct binpool_export_dmabuf, reserved),
+	.reserved_at = {offsetof(struct binpool_export_dmabuf, reserved)},
 	.on_block = true,
 };
 
