@@ -19,7 +19,9 @@
 #include <linux/pagemap.h>
 #include <linux/pid.h>
 #include <linux/pid_namespace.h>
+#include <linux/proc_fs.h>
 #include <linux/pseudo_fs.h>
+#include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/user_namespace.h>
 
@@ -110,6 +112,7 @@ struct block *block_create(const struct request *req, u64 bytes, struct list_hea
 	block->pid = get_task_pid(current, PIDTYPE_TGID);
 	block->bytes = bytes;
 	bin_count_active(block, 1);
+	holders_add(block);
 	return block;
 }
 
@@ -117,6 +120,7 @@ static void block_free(struct kref *ref)
 {
 	struct block *block = container_of(ref, struct block, ref);
 
+	holders_del(block);
 	opener_put(block->opener);
 	put_pid(block->pid);
 	kvfree(block->runs);
@@ -154,6 +158,7 @@ void block_return(struct block *block)
 	unsigned long nr = 0;
 	LIST_HEAD(idle_runs);
 
+	WRITE_ONCE(block->returned, true);
 	bin_count_active(block, -1);
 	list_for_each_entry_safe(run, tmp, &block->frames, link) {
 		list_del_init(&run->link);
@@ -269,6 +274,23 @@ static long ioctl_query(struct block *block, void __user *arg)
 	return ioctl_write(arg, &query, sizeof(query));
 }
 
+static void block_show_fdinfo(struct seq_file *m, struct file *file)
+{
+	const struct block *block = file->private_data;
+	struct pid_namespace *ns = proc_pid_ns(file_inode(m->file)->i_sb);
+
+	seq_printf(m, "bytes:\t%llu\n", block->bytes);
+	seq_printf(m, "capacity:\t%llu\n", frames_to_bytes(block->nr));
+	seq_printf(m, "runs:\t%u\n", block->nr_runs);
+	seq_printf(m, "run_max_bytes:\t%llu\n", frames_to_bytes(block->run_max));
+	seq_printf(m, "node:\t%d\n", block->nid);
+	seq_printf(m, "owner_uid:\t%u\n", from_kuid_munged(seq_user_ns(m), block->opener->uid));
+	seq_printf(m, "owner_pid:\t%d\n", pid_nr_ns(block->pid, ns));
+	seq_printf(m, "cgroup_id:\t%llu\n", block->opener->cgroup);
+	seq_printf(m, "huge_faults:\t%lld\n", atomic64_read(&block->huge_faults));
+	seq_printf(m, "small_faults:\t%lld\n", atomic64_read(&block->small_faults));
+}
+
 static long block_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	switch (cmd) {
@@ -288,6 +310,7 @@ const struct file_operations block_fops = {
 	.get_unmapped_area = thp_get_unmapped_area,
 	.unlocked_ioctl = block_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
+	.show_fdinfo = block_show_fdinfo,
 };
 
 /*

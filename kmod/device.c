@@ -9,6 +9,7 @@
 #include <linux/log2.h>
 #include <linux/module.h>
 #include <linux/sched/user.h>
+#include <linux/seq_file.h>
 #include <linux/slab.h>
 
 #include "compat.h"
@@ -29,6 +30,7 @@ static int device_open(struct inode *inode, struct file *file)
 	opener->uid = file->f_cred->uid;
 	opener->memlock = get_uid(file->f_cred->user);
 	atomic_long_set(&opener->max_frames, OPENER_UNLIMITED);
+	opener->cgroup = holder_cgroup();
 	file->private_data = opener;
 	return 0;
 }
@@ -273,6 +275,20 @@ static long ioctl_limit(struct opener *opener, void __user *arg)
 	return 0;
 }
 
+static void device_show_fdinfo(struct seq_file *m, struct file *file)
+{
+	const struct opener *opener = file->private_data;
+
+	seq_printf(m, "uid:\t%u\n", from_kuid_munged(seq_user_ns(m), opener->uid));
+	seq_printf(m, "cgroup_id:\t%llu\n", opener->cgroup);
+	seq_printf(m, "opener_bytes:\t%llu\n", account_bytes(&opener->account));
+	seq_printf(m, "opener_max_bytes:\t%llu\n",
+		   limit_bytes(atomic_long_read(&opener->max_frames)));
+	seq_printf(m, "user_uid:\t%u\n", from_kuid_munged(seq_user_ns(m), opener->user->uid));
+	seq_printf(m, "user_bytes:\t%llu\n", account_bytes(&opener->user->account));
+	seq_printf(m, "user_max_bytes:\t%llu\n", user_bound());
+}
+
 static long device_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	void __user *uarg = (void __user *)arg;
@@ -297,4 +313,5 @@ const struct file_operations device_fops = {
 	.release = device_release,
 	.unlocked_ioctl = device_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
+	.show_fdinfo = device_show_fdinfo,
 };

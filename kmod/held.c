@@ -429,8 +429,7 @@ static struct frame *least_wanted(struct node_pool *node, enum give what)
 	for (clean = 0; clean < 2; clean++) {
 		struct bins *bins = &node->held[clean];
 
-		for_each_set_bit(bin, bins->filled, nr_bins)
-		{
+		for_each_set_bit(bin, bins->filled, nr_bins) {
 			run = list_last_entry(&bins->list[bin], struct frame, link);
 			if (what != GIVE_IDLE || idle(run))
 				return run;
@@ -453,8 +452,7 @@ unsigned long held_idle(struct node_pool *node)
 	for (clean = 0; clean < 2; clean++) {
 		struct bins *bins = &node->held[clean];
 
-		for_each_set_bit(bin, bins->filled, nr_bins)
-		{
+		for_each_set_bit(bin, bins->filled, nr_bins) {
 			struct frame *run = list_last_entry(&bins->list[bin], struct frame, link);
 
 			if (idle(run))

@@ -17,6 +17,7 @@
  *   user.c     who pays for it: openers, users, RLIMIT_MEMLOCK
  *   sysfs.c    what all of it counts
  *   bins.c     the same for each bin
+ *   holders.c  who holds what: fdinfo, and a list in debugfs
  *   param.c    how module parameters are checked
  *
  * Frames and runs. A frame is one compound page of FRAME_ORDER. A run is a
@@ -39,6 +40,7 @@
  *                           under the node's lock, so that a lookup under that
  *                           lock may be dereferenced.
  *   users.xa_lock         the index of users, alone
+ *   blocks_lock           the list of all blocks, alone (holders.c)
  * Nothing is allocated and nothing sleeps under them, and they are never taken
  * in interrupts. Runs that are in no list but the owner's (private) need none.
  */
@@ -55,6 +57,7 @@
 #include <linux/minmax.h>
 #include <linux/mm.h>
 #include <linux/nodemask.h>
+#include <linux/sched.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
 #include <linux/uidgid.h>
@@ -149,6 +152,7 @@ struct opener {
 	struct user_struct *memlock; /* whose RLIMIT_MEMLOCK */
 	struct account account;
 	atomic_long_t max_frames; /* LIMIT's; OPENER_UNLIMITED: none */
+	u64 cgroup;		  /* id of his control group then; 0: unknown */
 };
 
 #define OPENER_UNLIMITED LONG_MAX
@@ -170,7 +174,12 @@ struct block {
 	unsigned int nr_runs;
 	int nid; /* NUMA_NO_NODE: several */
 	struct block_run *runs;
-	struct list_head frames; /* its runs, sorted by address */
+	struct list_head frames;  /* its runs, sorted by address */
+	struct list_head holders; /* in the list of all blocks */
+	u64 since;		  /* jiffies when it was made */
+	char comm[TASK_COMM_LEN]; /* who called ALLOC, too */
+	bool returned;		  /* the file is gone */
+	atomic_long_t limbo;	  /* frames in limbo */
 	atomic64_t huge_faults;
 	atomic64_t small_faults;
 };
@@ -383,6 +392,13 @@ static inline long ioctl_export_dmabuf(struct file *file, void __user *arg)
 /* device.c */
 extern const struct file_operations device_fops;
 void opener_put(struct opener *opener);
+
+/* holders.c */
+u64 holder_cgroup(void);
+void holders_add(struct block *block);
+void holders_del(struct block *block);
+void holders_init(void);
+void holders_exit(void);
 
 /* ioctl.c */
 int ioctl_read(void *dst, size_t ksize, size_t first_size, const void __user *src);

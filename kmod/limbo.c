@@ -68,6 +68,7 @@ void limbo_put(struct frame *f, struct block *block)
 	f->block = block;
 	f->since = jiffies;
 	charge_to_limbo(block);
+	atomic_long_inc(&block->limbo);
 	atomic_long_inc(&limbo_frames);
 	spin_lock(&node->lock);
 	f->state = FRAME_LIMBO;
@@ -104,6 +105,7 @@ static void leave(struct node_pool *node, struct frame *f, bool pinned)
 		held_return(&run);
 	}
 	charge_from_limbo(block);
+	atomic_long_dec(&block->limbo);
 	block_put(block);
 	atomic_long_dec(&limbo_frames);
 	atomic_inc(&generation);

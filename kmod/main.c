@@ -134,6 +134,7 @@ static int __init binpool_init(void)
 	/* The device may be open already, so from here on loading does not fail. */
 	if (node_dirs_init(&device.this_device->kobj))
 		pr_warn("no memory for the folders of nodes and bins in sysfs: some are missing\n");
+	holders_init();
 	pr_info("at most %llu bytes in frames of %lu bytes\n", limit_max_bytes(), FRAME_BYTES);
 	reserve_set(reserve_bytes);
 	if (reserve_wait)
@@ -152,6 +153,7 @@ frames:
 
 static void __exit binpool_exit(void)
 {
+	holders_exit();
 	node_dirs_exit();
 	misc_deregister(&device);
 	pressure_exit();

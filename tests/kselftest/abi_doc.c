@@ -6,26 +6,29 @@
  */
 #include <ctype.h>
 #include <grp.h>
+#include <sys/mount.h>
 
 #define LOG_EXPECTED "is not"
 
 #include "binpool_test.h"
 
 #define PARAMETERS "/sys/module/binpool/parameters/"
+#define DEBUGFS	   "/sys/kernel/debug/"
 #define NOBODY	   65534
 
 /* A "What" of kmod/ABI with what the head of its description says. */
 struct entry {
 	char what[128];
 	char kind[16];
+	char names[256]; /* of values or columns, each with a space before it */
 	unsigned int mode;
 	bool seen;
 };
 
-struct docs {
+static struct {
 	struct entry entries[256];
 	unsigned int count;
-};
+} docs;
 
 /* The text after a tag ("What:"), or NULL; of a line without a tag, for @tag NULL. */
 static const char *tagged(const char *line, const char *tag)
@@ -37,12 +40,21 @@ static const char *tagged(const char *line, const char *tag)
 	return line + len + strspn(line + len, "\t ");
 }
 
+/* A line "name:<tab>..." of a description. */
+static void name_read(const char *text, struct entry *e)
+{
+	size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyz_"), used = strlen(e->names);
+
+	if (len && text[len] == ':' && text[len + 1] == '\t')
+		snprintf(e->names + used, sizeof(e->names) - used, " %.*s", (int)len, text);
+}
+
 /* Appends the entries of one file; a message about what is wrong, or NULL. */
-static const char *file_read(const char *path, struct docs *docs)
+static const char *file_read(const char *path)
 {
 	static const char *const order[] = {
 		"What:", "Date:", "KernelVersion:", "Contact:", "Description:"};
-	unsigned int first = docs->count, at = ARRAY_SIZE(order) - 1;
+	unsigned int first = docs.count, at = ARRAY_SIZE(order) - 1;
 	FILE *f = fopen(path, "re");
 	const char *wrong = NULL;
 	char line[256];
@@ -57,28 +69,30 @@ static const char *file_read(const char *path, struct docs *docs)
 		if (text) {
 			at = next;
 			if (at == 0)
-				first = docs->count;
+				first = docs.count;
 			if (!*text)
 				wrong = "a tag without a text";
 		} else {
 			text = tagged(line, NULL);
-			if (!text && *line)
+			if ((!text && *line) || docs.count == first)
 				wrong = "a line that is no tag that may follow";
+			if (!wrong && text && at != 0)
+				name_read(text, &docs.entries[docs.count - 1]);
 			if (!text || at != 0)
 				continue;
 		}
 		if (wrong)
 			break;
 		if (at == 0) {
-			struct entry *e = &docs->entries[docs->count];
+			struct entry *e = &docs.entries[docs.count];
 
-			if (docs->count == ARRAY_SIZE(docs->entries)) {
+			if (docs.count == ARRAY_SIZE(docs.entries)) {
 				wrong = "more entries than this test has room for";
 				break;
 			}
 			memset(e, 0, sizeof(*e));
 			snprintf(e->what, sizeof(e->what), "%s", text);
-			docs->count++;
+			docs.count++;
 		} else if (at == ARRAY_SIZE(order) - 1) {
 			char access[4], kind[16];
 			unsigned int mode;
@@ -89,13 +103,13 @@ static const char *file_read(const char *path, struct docs *docs)
 				wrong = "no (RO|RW|WO, mode, kind) before the description";
 				break;
 			}
-			for (unsigned int i = first; i < docs->count; i++) {
-				docs->entries[i].mode = mode;
-				strcpy(docs->entries[i].kind, kind);
+			for (unsigned int i = first; i < docs.count; i++) {
+				docs.entries[i].mode = mode;
+				strcpy(docs.entries[i].kind, kind);
 			}
 		}
 	}
-	if (!wrong && (at != ARRAY_SIZE(order) - 1 || first == docs->count))
+	if (!wrong && (at != ARRAY_SIZE(order) - 1 || first == docs.count))
 		wrong = "ends within an entry";
 	if (wrong)
 		fprintf(stderr, "# %s: %s: '%s'\n", path, wrong, line);
@@ -103,12 +117,12 @@ static const char *file_read(const char *path, struct docs *docs)
 	return wrong;
 }
 
-static bool docs_read(struct docs *docs)
+static bool docs_read(void)
 {
 	DIR *d = opendir(ABI_DIR);
 	bool good = d;
 
-	docs->count = 0;
+	docs.count = 0;
 	if (!d)
 		fprintf(stderr, "# " ABI_DIR ": %s\n", strerror(errno));
 	while (good) {
@@ -120,11 +134,11 @@ static bool docs_read(struct docs *docs)
 		if (e->d_name[0] == '.' || !strcmp(e->d_name, "README"))
 			continue;
 		snprintf(path, sizeof(path), ABI_DIR "/%s", e->d_name);
-		good = !file_read(path, docs);
+		good = !file_read(path);
 	}
 	if (d)
 		closedir(d);
-	return good && docs->count;
+	return good && docs.count;
 }
 
 /* Whether a path is of the kind that @what names: <N> stands for a number. */
@@ -141,18 +155,17 @@ static bool matches(const char *what, const char *path)
 	return *what == *path;
 }
 
-static struct entry *entry_of(struct docs *docs, const char *path)
+static struct entry *entry_of(const char *path)
 {
-	for (unsigned int i = 0; i < docs->count; i++) {
-		if (matches(docs->entries[i].what, path))
-			return &docs->entries[i];
+	for (unsigned int i = 0; i < docs.count; i++) {
+		if (matches(docs.entries[i].what, path))
+			return &docs.entries[i];
 	}
 	return NULL;
 }
 
 /* Calls @each for every file below @dir until it finds something wrong: 1, else 0. */
-static int walk(const char *dir, struct docs *docs,
-		int (*each)(struct docs *docs, const char *path, mode_t mode))
+static int walk(const char *dir, int (*each)(const char *path, mode_t mode))
 {
 	DIR *d = opendir(dir);
 	int wrong = !d;
@@ -173,9 +186,9 @@ static int walk(const char *dir, struct docs *docs,
 			continue; /* went meanwhile */
 		if (S_ISDIR(st.st_mode)) {
 			strcat(path, "/");
-			wrong = walk(path, docs, each);
+			wrong = walk(path, each);
 		} else if (S_ISREG(st.st_mode)) {
-			wrong = each(docs, path, st.st_mode & 07777);
+			wrong = each(path, st.st_mode & 07777);
 			if (wrong)
 				fprintf(stderr, "# at %s\n", path);
 		}
@@ -187,15 +200,21 @@ static int walk(const char *dir, struct docs *docs,
 	return wrong;
 }
 
-static int walk_all(struct docs *docs,
-		    int (*each)(struct docs *docs, const char *path, mode_t mode))
+/* Debugfs, if the kernel has it, mounted if it was not. */
+static bool has_debugfs(void)
 {
-	return walk(SYSFS, docs, each) || walk(PARAMETERS, docs, each);
+	return !mount("debugfs", DEBUGFS, "debugfs", 0, NULL) || errno == EBUSY;
 }
 
-static int is_described(struct docs *docs, const char *path, mode_t mode)
+static int walk_all(int (*each)(const char *path, mode_t mode))
 {
-	struct entry *e = entry_of(docs, path);
+	return walk(SYSFS, each) || walk(PARAMETERS, each) ||
+	       (has_debugfs() && walk(DEBUGFS "binpool/", each));
+}
+
+static int is_described(const char *path, mode_t mode)
+{
+	struct entry *e = entry_of(path);
 
 	if (!e) {
 		fprintf(stderr, "# not described in kmod/ABI\n");
@@ -208,10 +227,10 @@ static int is_described(struct docs *docs, const char *path, mode_t mode)
 }
 
 /* What of sysfs is described but was not seen in a walk, or NULL. */
-static const char *unseen(const struct docs *docs)
+static const char *unseen(void)
 {
-	for (unsigned int i = 0; i < docs->count; i++) {
-		const struct entry *e = &docs->entries[i];
+	for (unsigned int i = 0; i < docs.count; i++) {
+		const struct entry *e = &docs.entries[i];
 
 		if (!e->seen && (!strncmp(e->what, SYSFS, strlen(SYSFS)) ||
 				 !strncmp(e->what, PARAMETERS, strlen(PARAMETERS))))
@@ -222,13 +241,12 @@ static const char *unseen(const struct docs *docs)
 
 TEST_F(pool, described)
 {
-	struct docs docs;
 
-	ASSERT_TRUE(docs_read(&docs));
-	ASSERT_EQ(0, walk_all(&docs, is_described));
-	ASSERT_EQ(NULL, unseen(&docs))
+	ASSERT_TRUE(docs_read());
+	ASSERT_EQ(0, walk_all(is_described));
+	ASSERT_EQ(NULL, unseen())
 	{
-		TH_LOG("described, but not there: %s", unseen(&docs));
+		TH_LOG("described, but not there: %s", unseen());
 	}
 }
 
@@ -237,33 +255,51 @@ TEST_F(pool, wrong_descriptions_would_be_seen)
 {
 	static const char *const paths[] = {SYSFS "max_bytes", SYSFS "node<N>/held_bytes",
 					    PARAMETERS "floor_bytes"};
-	struct docs docs;
 
 	fprintf(stderr, "# the complaints that follow are wanted\n");
 	for (size_t i = 0; i < ARRAY_SIZE(paths); i++) {
 		struct entry *e;
 
-		ASSERT_TRUE(docs_read(&docs));
-		e = entry_of(&docs, i == 1 ? SYSFS "node0/held_bytes" : paths[i]);
+		ASSERT_TRUE(docs_read());
+		e = entry_of(i == 1 ? SYSFS "node0/held_bytes" : paths[i]);
 		ASSERT_NE(NULL, e);
 		ASSERT_STREQ(paths[i], e->what);
 		e->mode ^= 0200;
-		ASSERT_EQ(1, walk_all(&docs, is_described));
+		ASSERT_EQ(1, walk_all(is_described));
 		e->mode ^= 0200;
 		strcat(e->what, "s");
-		ASSERT_EQ(1, walk_all(&docs, is_described));
+		ASSERT_EQ(1, walk_all(is_described));
 	}
-	ASSERT_TRUE(docs_read(&docs));
+	ASSERT_TRUE(docs_read());
 	docs.entries[docs.count] = docs.entries[0];
 	strcat(docs.entries[docs.count].what, "s");
 	docs.count++;
-	ASSERT_EQ(0, walk_all(&docs, is_described));
-	ASSERT_NE(NULL, unseen(&docs));
+	ASSERT_EQ(0, walk_all(is_described));
+	ASSERT_NE(NULL, unseen());
 }
 
-/* One value of its kind and a newline. */
-static bool is_value(const char *text, const char *kind)
+/* The names of the lines of @text that the kernel does not write for every file. */
+static void names_of_lines(const char *text, char *names, size_t size)
 {
+	static const char *const every[] = {"pos", "flags", "mnt_id", "ino"};
+	size_t used = 0;
+
+	names[0] = '\0';
+	for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+		int len = (int)strcspn(line, ":\n");
+		bool ours = true;
+
+		for (size_t i = 0; i < ARRAY_SIZE(every); i++)
+			ours = ours && (strncmp(line, every[i], (size_t)len) || every[i][len]);
+		if (ours && used < size)
+			used += (size_t)snprintf(names + used, size - used, " %.*s", len, line);
+	}
+}
+
+/* What the entry's kind is: one value and a newline, or what its names say. */
+static bool is_value(const char *text, const struct entry *e)
+{
+	const char *kind = e->kind;
 	size_t digits = strspn(text, "0123456789");
 
 	if (!strcmp(kind, "number"))
@@ -272,14 +308,28 @@ static bool is_value(const char *text, const char *kind)
 		return !strcmp(text, "0\n") || !strcmp(text, "1\n");
 	if (!strcmp(kind, "bool"))
 		return !strcmp(text, "Y\n") || !strcmp(text, "N\n");
+	if (!strcmp(kind, "table")) {
+		/* The columns' names are the first line, with a space between them. */
+		size_t len = strlen(e->names) - 1;
+
+		return !strncmp(text, e->names + 1, len) && text[len] == '\n';
+	}
+	if (!strcmp(kind, "lines")) {
+		char names[512];
+
+		names_of_lines(text, names, sizeof(names));
+		if (strcmp(names, e->names))
+			fprintf(stderr, "# names:%s\n# described:%s\n", names, e->names);
+		return !strcmp(names, e->names);
+	}
 	fprintf(stderr, "# no kind: %s\n", kind);
 	return false;
 }
 
 /* Root may open anything, so the attempt is the proof, not the mode. */
-static int does_what_mode_says(struct docs *docs, const char *path, mode_t mode)
+static int does_what_mode_says(const char *path, mode_t mode)
 {
-	const struct entry *e = entry_of(docs, path);
+	const struct entry *e = entry_of(path);
 	char text[512], again[512];
 	int got = text_read(path, text, sizeof(text));
 
@@ -287,15 +337,16 @@ static int does_what_mode_says(struct docs *docs, const char *path, mode_t mode)
 		fprintf(stderr, "# reading it: %d\n", got);
 		return 1;
 	}
-	if (mode & 0444 && !is_value(text, e->kind)) {
+	if (mode & 0444 && !is_value(text, e)) {
 		fprintf(stderr, "# no %s: '%s'\n", e->kind, text);
 		return 1;
 	}
 	if (!(mode & 0222)) {
+		/* Debugfs lets root open it; then there is no way to write. */
 		got = text_write(path, mode & 0444 ? text : "1");
-		if (got != -EIO && got != -EACCES)
+		if (got != -EIO && got != -EACCES && got != -EINVAL)
 			fprintf(stderr, "# writing it: %d\n", got);
-		return got != -EIO && got != -EACCES;
+		return got != -EIO && got != -EACCES && got != -EINVAL;
 	}
 	/* What it is already may be written, and changes nothing. */
 	if (!(mode & 0444))
@@ -310,19 +361,42 @@ static int does_what_mode_says(struct docs *docs, const char *path, mode_t mode)
 
 TEST_F_TIMEOUT(pool, modes_are_true, 120)
 {
-	struct docs docs;
 
-	ASSERT_TRUE(docs_read(&docs));
-	ASSERT_EQ(0, walk_all(&docs, does_what_mode_says));
+	ASSERT_TRUE(docs_read());
+	ASSERT_EQ(0, walk_all(does_what_mode_says));
 	ASSERT_STREQ("nothing", counters_moved(&self->before));
 }
 
-static int nobody_may(struct docs *docs, const char *path, mode_t mode)
+/* The kernel makes these files, so only their contents are ours. */
+TEST_F(pool, fdinfo_is_described)
+{
+	int block = block_alloc(self->dev, self->frame);
+	const int fds[] = {self->dev, block};
+	static const char *const whats[] = {"/proc/<N>/fdinfo/<N> of /dev/binpool",
+					    "/proc/<N>/fdinfo/<N> of a block"};
+
+	ASSERT_TRUE(docs_read());
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i++) {
+		char path[64], text[1024];
+		struct entry *e;
+
+		snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fds[i]);
+		ASSERT_LT(0, text_read(path, text, sizeof(text)));
+		for (e = docs.entries; e < docs.entries + docs.count; e++) {
+			if (!strcmp(e->what, whats[i]))
+				break;
+		}
+		ASSERT_NE(docs.entries + docs.count, e);
+		ASSERT_TRUE(is_value(text, e));
+	}
+	close(block);
+}
+
+static int nobody_may(const char *path, mode_t mode)
 {
 	char text[512];
 	int got = text_read(path, text, sizeof(text));
 
-	(void)docs;
 	if (mode & 0004 ? got <= 0 : got != -EACCES) {
 		fprintf(stderr, "# reading it: %d\n", got);
 		return 1;
@@ -336,15 +410,13 @@ static int nobody_may(struct docs *docs, const char *path, mode_t mode)
 /* Without root's powers: nothing can be written, and only what all may read is read. */
 TEST_F_TIMEOUT(pool, for_others, 120)
 {
-	struct docs docs;
 	pid_t pid = fork();
 
 	if (!pid) {
 		if (setgroups(0, NULL) || setresgid(NOBODY, NOBODY, NOBODY) ||
 		    setresuid(NOBODY, NOBODY, NOBODY))
 			_exit(2);
-		docs.count = 0;
-		_exit(walk_all(&docs, nobody_may));
+		_exit(walk_all(nobody_may));
 	}
 	ASSERT_EQ(0, child_status(pid));
 }
@@ -363,7 +435,7 @@ static int bytes_write(const char *path, const void *bytes, size_t len)
 	return (int)n;
 }
 
-static int refuses_garbage(struct docs *docs, const char *path, mode_t mode)
+static int refuses_garbage(const char *path, mode_t mode)
 {
 	static char nines[4096];
 #define BYTES(text)                                                                                \
@@ -409,7 +481,6 @@ static int refuses_garbage(struct docs *docs, const char *path, mode_t mode)
 	struct counters before = counters_read();
 	char was[512], is[512];
 
-	(void)docs;
 	if (!(mode & 0222))
 		return 0;
 	memset(nines, '9', sizeof(nines));
@@ -437,11 +508,9 @@ static int refuses_garbage(struct docs *docs, const char *path, mode_t mode)
 
 TEST_F_TIMEOUT(pool, garbage, 120)
 {
-	struct docs docs = {0};
-
 	/* Something held, so that it would be noticed if it went. */
 	close(block_alloc(self->dev, 4 * self->frame));
-	ASSERT_EQ(0, walk_all(&docs, refuses_garbage));
+	ASSERT_EQ(0, walk_all(refuses_garbage));
 }
 
 KERNEL_LOG_TEST

@@ -4,6 +4,7 @@
  * nothing is, and nothing is left behind. The module's file is $BINPOOL_KO.
  * Leaves the module loaded. Each test is about a module of its own loading.
  */
+#include <sys/mount.h>
 #include <sys/uio.h>
 
 #define LOG_EXPECTED                                                                               \
@@ -88,6 +89,20 @@ TEST_F(module, refused_with_a_block)
 	ASSERT_EQ(-EAGAIN, module_unload());
 	close(fd);
 	ASSERT_EQ(0, module_unload());
+}
+
+TEST_F(module, refused_while_the_holders_are_read)
+{
+	int fd;
+
+	if (mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL) && errno != EBUSY)
+		SKIP(return, "the kernel has no debugfs");
+	fd = open("/sys/kernel/debug/binpool/holders", O_RDONLY | O_CLOEXEC);
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(-EAGAIN, module_unload());
+	close(fd);
+	ASSERT_EQ(0, module_unload());
+	ASSERT_EQ(-1, access("/sys/kernel/debug/binpool", F_OK));
 }
 
 TEST_F(module, refused_with_a_duplicate)
