@@ -3,6 +3,9 @@
  * Limits and extents on real memory: what users of such pools reported as lost
  * to rounding, fragmentation and hoarding.
  */
+#include <inttypes.h>
+#include <unistd.h>
+
 #include "unit.h"
 
 static void eight_in_64(void **state)
@@ -366,6 +369,70 @@ static void tiny_limit(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+#define USER_MAX_BYTES "/sys/class/misc/binpool/user_max_bytes"
+
+static void set_user_max(uint64_t bytes)
+{
+	FILE *f = fopen(USER_MAX_BYTES, "we");
+
+	assert_non_null(f);
+	assert_true(fprintf(f, "%" PRIu64, bytes) > 0);
+	assert_int_equal(fclose(f), 0);
+}
+
+static struct binpool *device_pool(uint64_t max_bytes)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool *pool;
+
+	o.provider = BINPOOL_PROVIDER_DEVICE;
+	o.max_bytes = max_bytes;
+	assert_ok(binpool_create(&pool, &o));
+	return pool;
+}
+
+/* A budget of the module's is refused with a sentence, and is what a pool begins with. */
+static void users_budget(void **state)
+{
+	struct binpool *pool;
+	void *p[2];
+
+	(void)state;
+	if (access(USER_MAX_BYTES, W_OK)) {
+		printf("# no module whose user_max_bytes may be written\n");
+		skip();
+	}
+	pool = device_pool(256 * MIB);
+	p[0] = binpool_alloc(pool, 4 * MIB);
+	assert_non_null(p[0]);
+	set_user_max(stats_of(pool).reserved_bytes + 16 * MIB);
+	assert_null(binpool_alloc(pool, 64 * MIB));
+	assert_int_equal(errno, EDQUOT);
+	assert_error_names("asked for 64 MiB");
+	assert_error_names("leaves this one 16 MiB");
+	assert_error_names("raise " USER_MAX_BYTES);
+	assert_ok(binpool_free(pool, p[0]));
+
+	/* What the pool itself holds makes room. */
+	assert_ok(binpool_free_held(pool));
+	set_user_max(16 * MIB);
+	for (int i = 0; i < 2; i++)
+		assert_non_null(p[i] = binpool_alloc(pool, 6 * MIB));
+	for (int i = 0; i < 2; i++)
+		assert_ok(binpool_free(pool, p[i]));
+	p[0] = binpool_alloc(pool, 16 * MIB);
+	if (!p[0])
+		fail_msg("%s", binpool_last_error());
+	assert_ok(binpool_free(pool, p[0]));
+	check_pool(pool);
+	assert_ok(binpool_destroy(pool));
+
+	pool = device_pool(0);
+	assert_int_equal(binpool_max_bytes(pool), 16 * MIB);
+	assert_ok(binpool_destroy(pool));
+	set_user_max(0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -382,6 +449,7 @@ int main(void)
 		cmocka_unit_test(reserve),
 		cmocka_unit_test(may_alloc),
 		cmocka_unit_test(tiny_limit),
+		cmocka_unit_test(users_budget),
 	};
 
 	return cmocka_run_group_tests_name("limits", tests, NULL, NULL);
