@@ -48,6 +48,20 @@ static struct file_system_type block_fs = {
 	.kill_sb = kill_anon_super,
 };
 
+/*
+ * Keeps the file system mounted until block_fs_put(): each block does, and each open
+ * device, so that the next block need not mount it.
+ */
+int block_fs_get(void)
+{
+	return simple_pin_fs(&block_fs, &block_mnt, &block_mnt_count);
+}
+
+void block_fs_put(void)
+{
+	simple_release_fs(&block_mnt, &block_mnt_count);
+}
+
 static int run_cmp(void *priv, const struct list_head *a, const struct list_head *b)
 {
 	unsigned long x = frame_key(list_entry(a, struct frame, link)->page);
@@ -184,7 +198,7 @@ static int block_release(struct inode *inode, struct file *file)
 {
 	block_return(file->private_data);
 	atomic64_inc(&events.returns);
-	simple_release_fs(&block_mnt, &block_mnt_count);
+	block_fs_put();
 	return 0;
 }
 
@@ -323,7 +337,7 @@ struct file *block_file(struct block *block)
 	struct file *file;
 	int err;
 
-	err = simple_pin_fs(&block_fs, &block_mnt, &block_mnt_count);
+	err = block_fs_get();
 	if (err)
 		return ERR_PTR(err);
 	inode = alloc_anon_inode(block_mnt->mnt_sb);
@@ -354,6 +368,6 @@ struct file *block_file(struct block *block)
 put_inode:
 	iput(inode);
 release_fs:
-	simple_release_fs(&block_mnt, &block_mnt_count);
+	block_fs_put();
 	return ERR_PTR(err);
 }

@@ -19,13 +19,16 @@ static int device_open(struct inode *inode, struct file *file)
 {
 	struct opener *opener = kzalloc(sizeof(*opener), GFP_KERNEL_ACCOUNT);
 
+	int err = -ENOMEM;
+
 	if (!opener)
-		return -ENOMEM;
+		return err;
 	opener->user = user_get(file->f_cred);
-	if (!opener->user) {
-		kfree(opener);
-		return -ENOMEM;
-	}
+	if (!opener->user)
+		goto free;
+	err = block_fs_get();
+	if (err)
+		goto put_user;
 	kref_init(&opener->ref);
 	opener->uid = file->f_cred->uid;
 	opener->memlock = get_uid(file->f_cred->user);
@@ -33,6 +36,12 @@ static int device_open(struct inode *inode, struct file *file)
 	opener->cgroup = holder_cgroup();
 	file->private_data = opener;
 	return 0;
+
+put_user:
+	user_put(opener->user);
+free:
+	kfree(opener);
+	return err;
 }
 
 static void opener_free(struct kref *ref)
@@ -52,6 +61,7 @@ void opener_put(struct opener *opener)
 static int device_release(struct inode *inode, struct file *file)
 {
 	opener_put(file->private_data);
+	block_fs_put();
 	return 0;
 }
 

@@ -373,6 +373,8 @@ bool charge_awaits_limbo(const struct request *req);
 
 /* block.c */
 extern const struct file_operations block_fops;
+int block_fs_get(void);
+void block_fs_put(void);
 struct block *block_create(const struct request *req, u64 bytes, struct list_head *runs);
 struct file *block_file(struct block *block);
 void block_return(struct block *block);
