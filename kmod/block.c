@@ -6,8 +6,8 @@
  * here needs a lock.
  *
  * Each file holds a reference on the module (which the VFS drops after ->release)
- * and one on the mount of our pseudo file system, which holds another on the
- * module: it cannot go while a block is in use.
+ * and, like any file, one on its mount, which holds another on the module: it cannot
+ * go while a block is in use.
  */
 #include <linux/file.h>
 #include <linux/fs.h>
@@ -49,8 +49,8 @@ static struct file_system_type block_fs = {
 };
 
 /*
- * Keeps the file system mounted until block_fs_put(): each block does, and each open
- * device, so that the next block need not mount it.
+ * Keeps the file system mounted until block_fs_put(): each open device does, so that
+ * blocks can be made. A block's file keeps what it is on by itself.
  */
 int block_fs_get(void)
 {
@@ -76,6 +76,8 @@ static unsigned int runs_merge(struct list_head *runs)
 	struct frame *run, *tmp, *prev = NULL;
 	unsigned int n = 0;
 
+	if (list_is_singular(runs))
+		return 1;
 	list_sort(NULL, runs, run_cmp);
 	list_for_each_entry_safe(run, tmp, runs, link) {
 		if (prev && frame_key(prev->page) + prev->nr == frame_key(run->page) &&
@@ -103,7 +105,9 @@ struct block *block_create(const struct request *req, u64 bytes, struct list_hea
 	if (!block)
 		return NULL;
 	block->nr_runs = runs_merge(runs);
-	block->runs = kvmalloc_array(block->nr_runs, sizeof(*block->runs), GFP_KERNEL);
+	block->runs = &block->run;
+	if (block->nr_runs > 1)
+		block->runs = kvmalloc_array(block->nr_runs, sizeof(*block->runs), GFP_KERNEL);
 	if (!block->runs) {
 		kfree(block);
 		return NULL;
@@ -137,7 +141,8 @@ static void block_free(struct kref *ref)
 	holders_del(block);
 	opener_put(block->opener);
 	put_pid(block->pid);
-	kvfree(block->runs);
+	if (block->runs != &block->run)
+		kvfree(block->runs);
 	kfree(block);
 }
 
@@ -198,7 +203,6 @@ static int block_release(struct inode *inode, struct file *file)
 {
 	block_return(file->private_data);
 	atomic64_inc(&events.returns);
-	block_fs_put();
 	return 0;
 }
 
@@ -335,16 +339,11 @@ struct file *block_file(struct block *block)
 {
 	struct inode *inode;
 	struct file *file;
-	int err;
 
-	err = block_fs_get();
-	if (err)
-		return ERR_PTR(err);
+	/* Mounted: the device is open as long as somebody calls ALLOC. */
 	inode = alloc_anon_inode(block_mnt->mnt_sb);
-	if (IS_ERR(inode)) {
-		err = PTR_ERR(inode);
-		goto release_fs;
-	}
+	if (IS_ERR(inode))
+		return ERR_CAST(inode);
 	/*
 	 * Offsets are checked against the block. The size must not be less, or the
 	 * fault handler maps small pages (since 6.12). No i_fop: opening
@@ -357,17 +356,11 @@ struct file *block_file(struct block *block)
 
 	file = alloc_file_pseudo(inode, block_mnt, "binpool", O_RDWR, &block_fops);
 	if (IS_ERR(file)) {
-		err = PTR_ERR(file);
-		goto put_inode;
+		iput(inode);
+		return file;
 	}
 	file->private_data = block;
 	/* The VFS puts it with the file. The caller's open device holds one already. */
 	__module_get(THIS_MODULE);
 	return file;
-
-put_inode:
-	iput(inode);
-release_fs:
-	block_fs_put();
-	return ERR_PTR(err);
 }

@@ -64,6 +64,7 @@ struct frame *run_split(struct frame *f, unsigned long nr)
 
 	run_set(rest, rest_nr, f->state, f->clean);
 	run_set(f, nr, f->state, f->clean);
+	rest->since = f->since;
 	INIT_LIST_HEAD(&rest->link);
 	return rest;
 }
@@ -266,7 +267,9 @@ unsigned long run_clean(struct frame *run, int *err)
 	unsigned long i;
 
 	*err = 0;
-	for (i = 0; i < run->nr && (!run->clean || look); i++) {
+	if (run->clean && !look)
+		return run->nr;
+	for (i = 0; i < run->nr; i++) {
 		struct frame *f = frame_next(run, i);
 
 		if (fatal_signal_pending(current))

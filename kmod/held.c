@@ -65,7 +65,7 @@ void held_exit(struct node_pool *node)
 	}
 }
 
-static void link_run(struct node_pool *node, struct frame *run)
+static void bin_add(struct node_pool *node, struct frame *run)
 {
 	struct bins *bins = &node->held[run->clean];
 	unsigned int bin = run_bin(run->nr);
@@ -74,13 +74,12 @@ static void link_run(struct node_pool *node, struct frame *run)
 	list_add(&run->link, &bins->list[bin]);
 	__set_bit(bin, bins->filled);
 	bins->frames[bin] += run->nr;
-	xa_set_mark(&frame_index, frame_key(run->page), HELD_MARK);
 	node->stats.held += run->nr;
 	if (run->clean)
 		node->stats.held_clean += run->nr;
 }
 
-static void unlink_run(struct node_pool *node, struct frame *run)
+static void bin_del(struct node_pool *node, struct frame *run)
 {
 	struct bins *bins = &node->held[run->clean];
 	unsigned int bin = run_bin(run->nr);
@@ -90,10 +89,21 @@ static void unlink_run(struct node_pool *node, struct frame *run)
 	bins->frames[bin] -= run->nr;
 	if (list_empty(&bins->list[bin]))
 		__clear_bit(bin, bins->filled);
-	xa_clear_mark(&frame_index, frame_key(run->page), HELD_MARK);
 	node->stats.held -= run->nr;
 	if (run->clean)
 		node->stats.held_clean -= run->nr;
+}
+
+static void link_run(struct node_pool *node, struct frame *run)
+{
+	bin_add(node, run);
+	xa_set_mark(&frame_index, frame_key(run->page), HELD_MARK);
+}
+
+static void unlink_run(struct node_pool *node, struct frame *run)
+{
+	bin_del(node, run);
+	xa_clear_mark(&frame_index, frame_key(run->page), HELD_MARK);
 }
 
 /*
@@ -184,9 +194,17 @@ static unsigned long misfit(const struct frame *run, unsigned long align)
 	return -frame_key(run->page) & (align - 1);
 }
 
+/* Frames to skip so that @nr at the end of @run are taken, the first of @align. */
+static unsigned long skip_to_end(const struct frame *run, unsigned long nr, unsigned long align)
+{
+	unsigned long key = frame_key(run->page);
+
+	return ((key + run->nr - nr) & ~(align - 1)) - key;
+}
+
 /*
  * Makes @nr frames of a held run, from @skip on, private and active; the rest
- * stays held.
+ * stays held. Cheapest is to take the end: the run keeps its place in the index.
  */
 static struct frame *carve(struct node_pool *node, struct frame *run, unsigned long skip,
 			   unsigned long nr)
@@ -194,11 +212,13 @@ static struct frame *carve(struct node_pool *node, struct frame *run, unsigned l
 	struct frame *rest;
 
 	lockdep_assert_held(&node->lock);
-	unlink_run(node, run);
 	if (skip) {
+		bin_del(node, run);
 		rest = run;
 		run = run_split(run, skip);
-		link_run(node, rest);
+		bin_add(node, rest);
+	} else {
+		unlink_run(node, run);
 	}
 	if (run->nr > nr) {
 		rest = run_split(run, nr);
@@ -225,7 +245,7 @@ struct frame *held_take_dirty(struct node_pool *node)
 	spin_lock(&node->lock);
 	run = longest(&node->held[false]);
 	if (run) {
-		run = carve(node, run, 0, 1);
+		run = carve(node, run, run->nr - 1, 1);
 		node->stats.active--;
 		node->stats.held++;
 	}
@@ -290,7 +310,7 @@ struct frame *held_take(struct node_pool *node, unsigned long nr, unsigned long 
 	spin_lock(&node->lock);
 	run = best(&node->held[true], nr, align) ?: best(&node->held[false], nr, align);
 	if (run)
-		run = carve(node, run, misfit(run, align), nr);
+		run = carve(node, run, skip_to_end(run, nr, align), nr);
 	node_unlock(node);
 	return run;
 }
@@ -367,8 +387,11 @@ unsigned long held_gather(struct node_pool *node, unsigned long nr, struct list_
 		if (!run) {
 			spin_lock(&node->lock);
 			run = longest(&node->held[true]) ?: longest(&node->held[false]);
-			if (run)
-				run = carve(node, run, 0, nr - got);
+			if (run) {
+				unsigned long n = min(run->nr, nr - got);
+
+				run = carve(node, run, run->nr - n, n);
+			}
 			node_unlock(node);
 		}
 		if (!run)
@@ -466,7 +489,7 @@ unsigned long held_idle(struct node_pool *node)
 
 /*
  * Gives held frames of @node back to the system until at most @keep are held or
- * @nr went. Returns how many went. The end of a run goes first: its beginning is
+ * @nr went. Returns how many went. The beginning of a run goes first: its end is
  * what is handed out, and hot.
  */
 unsigned long held_to_system(struct node_pool *node, enum give what, unsigned long keep,
@@ -488,7 +511,7 @@ unsigned long held_to_system(struct node_pool *node, enum give what, unsigned lo
 			run = least_wanted(node, what);
 		if (run) {
 			room = min(room, run->nr);
-			run = carve(node, run, run->nr - room, room);
+			run = carve(node, run, 0, room);
 		}
 		node_unlock(node);
 		if (!run)

@@ -174,6 +174,7 @@ struct block {
 	unsigned int nr_runs;
 	int nid; /* NUMA_NO_NODE: several */
 	struct block_run *runs;
+	struct block_run run;	  /* the usual: one */
 	struct list_head frames;  /* its runs, sorted by address */
 	struct list_head holders; /* in the list of all blocks */
 	u64 since;		  /* jiffies when it was made */
