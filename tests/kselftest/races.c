@@ -248,8 +248,22 @@ TEST_F_TIMEOUT(budget, race_with_the_knobs, 200)
 	munmap(t, sizeof(*t));
 }
 
+/*
+ * LIMIT with a struct on a private page of a file, so that writing the answer takes a
+ * page fault: a long time for others to come between.
+ */
+static int slow_limit(int dev, int file, void *page, __u64 max_bytes)
+{
+	const struct binpool_limit l = {.size = sizeof(l), .max_bytes = max_bytes};
+
+	if (pwrite(file, &l, sizeof(l), 0) != sizeof(l) ||
+	    madvise(page, page_bytes(), MADV_DONTNEED))
+		return -EIO;
+	return request(dev, BINPOOL_IOC_LIMIT, page);
+}
+
 /* Many lower the opener's limit at once; it ends at the lowest, and is never raised. */
-TEST_F(budget, race_of_limits)
+TEST_F_TIMEOUT(budget, race_of_limits, 120)
 {
 	struct binpool_info info;
 	int status = 0;
@@ -260,9 +274,17 @@ TEST_F(budget, race_of_limits)
 		ASSERT_LE(0, pid);
 		if (pid)
 			continue;
+		int file = memfd_create("limit", 0);
+		void *page;
+
+		if (ftruncate(file, (off_t)page_bytes()))
+			_exit(3);
+		page = mmap(NULL, page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+		if (page == MAP_FAILED)
+			_exit(3);
 		become(ALICE);
 		for (__u64 n = 2000; n; n--) {
-			int ret = device_limit(self->dev, (10 * n + i + 1) * self->frame, NULL);
+			int ret = slow_limit(self->dev, file, page, (10 * n + i + 1) * self->frame);
 
 			if (ret && ret != -EPERM)
 				_exit(1);

@@ -448,7 +448,7 @@ TEST_F(budget, limit_without_an_answer)
 }
 
 /* A request that fails after it was charged gives the charge back. */
-TEST_F(budget, failures_give_back)
+TEST_F_TIMEOUT(budget, failures_give_back, 120)
 {
 	const __u64 machine = meminfo_bytes("MemTotal") & ~(self->frame - 1);
 	struct binpool_alloc a = alloc_request(machine / 16 * 15, 0);

@@ -189,8 +189,12 @@ FIXTURE_SETUP(budget)
 	ASSERT_LE(0, self->user_max_bytes);
 	ASSERT_LT(0, text_read(PARAMETERS "limbo_wait_ms", self->wait_ms, sizeof(self->wait_ms)));
 	ASSERT_LT(0, text_read(PARAMETERS "memlock", self->memlock, sizeof(self->memlock)));
-	ASSERT_EQ(0, attr_write("free_held", 1));
-	ASSERT_TRUE(attr_becomes("managed_bytes", 0, 3000));
+	/* A frame that is just being cleaned is held again afterwards. */
+	for (int i = 0; i < 100 && attr_read("managed_bytes"); i++) {
+		ASSERT_EQ(0, attr_write("free_held", 1));
+		attr_becomes("managed_bytes", 0, 50);
+	}
+	ASSERT_EQ(0, attr_read("managed_bytes"));
 	self->fds = count_fds();
 }
 
