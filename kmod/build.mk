@@ -5,7 +5,7 @@
 # builds it for a Debian kernel of the cache, in a folder of its own.
 
 KDIR ?= /lib/modules/$(shell uname -r)/build
-SERIES := 6.1 6.12 7.3
+SERIES := 6.1 6.1-rt 6.12 6.12-rt 6.12-arm64 6.12-debug 7.3
 
 .PHONY: modules modules-if-headers clean-modules $(SERIES:%=modules-%)
 

@@ -6,7 +6,7 @@ include tests/unit/build.mk
 include tests/stress/build.mk
 include tests/fuzz/build.mk
 
-.PHONY: check test stress kselftest stress-programs
+.PHONY: check test test-debug debug-kernel stress kselftest stress-programs
 
 stress-programs: $(BUILD)/tests/stress/stress $(BUILD)/tests/fuzz/fuzz
 
@@ -27,3 +27,11 @@ KERNEL ?= 6.12
 stress: ## Everything at random, in a guest (DURATION=600 seconds, KERNEL=6.12, SEED)
 	tools/install-deps test
 	BUILD='$(BUILD)' tests/run --seconds '$(DURATION)' --seed '$(SEED)' '$(KERNEL)-stress'
+
+debug-kernel: ## Build a kernel that checks itself (minutes), or a newer one if there is
+	tools/install-deps debug
+	tools/binpool-kernel update 6.12-debug
+
+test-debug: ## The device's tests on that kernel, with all that it can check
+	tools/install-deps test
+	BUILD='$(BUILD)' tests/run 6.12-debug

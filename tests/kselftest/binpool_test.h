@@ -61,6 +61,19 @@ static void __attribute__((constructor)) program_log_open(void)
 	program_log = log_open();
 }
 
+/*
+ * Tests have more time where all of it passes slowly. Run when all of a program's
+ * tests are known: constructors run in the order in which they are written.
+ */
+#define SCALE_TIMEOUTS                                                                             \
+	static void __attribute__((constructor)) scale_timeouts(void)                              \
+	{                                                                                          \
+		for (struct __fixture_metadata *f = __fixture_list; f; f = f->next) {              \
+			for (struct __test_metadata *t = f->tests; t; t = t->next)                 \
+				t->timeout *= (int)slowness();                                     \
+		}                                                                                  \
+	}
+
 #define KERNEL_LOG_TEST                                                                            \
 	FIXTURE(end)                                                                               \
 	{                                                                                          \
@@ -78,6 +91,7 @@ static void __attribute__((constructor)) program_log_open(void)
 		sleep_ms(50);                                                                      \
 		ASSERT_LE(0, self->log);                                                           \
 		EXPECT_EQ(0, log_count_bad(self->log));                                            \
-	}
+	}                                                                                          \
+	SCALE_TIMEOUTS
 
 #endif /* BINPOOL_TEST_H */
