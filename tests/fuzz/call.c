@@ -210,6 +210,7 @@ static size_t least(size_t a, size_t b)
 static outcomes judge(const struct call *call)
 {
 	const struct command *command = call->command;
+	static union args args;
 	__u32 size;
 	bool tail;
 	outcomes may;
@@ -220,6 +221,8 @@ static outcomes judge(const struct call *call)
 		return ANY_ERROR;
 	if (!command || call->target == TARGET_OTHER_KIND)
 		return OUTCOME(ENOTTY);
+	if ((command->feature & fuzz.features) != command->feature)
+		return OUTCOME(EOPNOTSUPP);
 	if (call->readable < sizeof(size))
 		return OUTCOME(EFAULT);
 	size = call->args.size;
@@ -234,7 +237,10 @@ static outcomes judge(const struct call *call)
 		return OUTCOME(EFAULT) | (tail ? OUTCOME(E2BIG) : 0);
 	if (tail)
 		return OUTCOME(E2BIG);
-	may = command->judge(&call->args);
+	/* Of a short struct the rest counts as zero. */
+	memset(&args, 0, command->size);
+	memcpy(args.bytes, call->args.bytes, least(size, command->size));
+	may = command->judge(&args);
 	if (may & (SUCCESS | command->written) && call->writable < least(size, command->size)) {
 		may &= ~(SUCCESS | command->written);
 		may |= OUTCOME(EFAULT);
@@ -282,8 +288,8 @@ static void complain(const struct call *call, int ret, const char *what)
 
 static void check(const struct call *call, int ret, const struct counters *before, int next_fd)
 {
-	outcomes may = judge(call),
-		 got = ret == -EDQUOT || (ret > -63 && ret <= 0) ? OUTCOME(-ret) : 0;
+	bool known = ret == -EDQUOT || ret == -EOPNOTSUPP || (ret > -62 && ret <= 0);
+	outcomes may = judge(call), got = known ? OUTCOME(-ret) : 0;
 	bool answered = call->command && got & (SUCCESS | call->command->written) && got & may;
 	const char *problem = NULL;
 	int probe;

@@ -19,7 +19,7 @@
 /* A set of outcomes: success and errors, each a bit. */
 typedef __u64 outcomes;
 
-#define OUTCOME(e) ((outcomes)1 << ((e) == EDQUOT ? 63 : (e)))
+#define OUTCOME(e) ((outcomes)1 << ((e) == EDQUOT ? 63 : (e) == EOPNOTSUPP ? 62 : (e)))
 #define SUCCESS	   OUTCOME(0)
 #define ANY_ERROR  (~SUCCESS)
 
@@ -40,7 +40,7 @@ struct field {
 	__u64 known; /* KIND_FLAGS */
 };
 
-#define FIELDS_MAX 16
+#define FIELDS_MAX 24
 #define PAGE_MAX   65536 /* of all architectures */
 
 /* Any struct, as long as one may be: up to a page. */
@@ -49,7 +49,9 @@ union args {
 	struct binpool_info info;
 	struct binpool_alloc alloc;
 	struct binpool_trim trim;
+	struct binpool_limit limit;
 	struct binpool_query query;
+	struct binpool_export_dmabuf dmabuf;
 	unsigned char bytes[PAGE_MAX];
 };
 
@@ -59,6 +61,7 @@ struct command {
 	bool on_block;
 	__u32 size;
 	__u32 first_size; /* of the struct's first version */
+	__u64 feature;	  /* without which it is not supported; 0: always */
 	struct field fields[FIELDS_MAX];
 	/* What comes of arguments that are well-formed, by their values. */
 	outcomes (*judge)(const union args *args);
@@ -79,6 +82,7 @@ struct fuzz {
 	__u64 page;
 	__u64 max_bytes;
 	__u64 machine_bytes;
+	__u64 features;
 	unsigned int mantissa_bits;
 	bool compat;  /* the 32-bit entry works */
 	bool planted; /* expect something wrong, to see that it is seen */

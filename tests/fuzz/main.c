@@ -82,6 +82,13 @@ static int run(const struct phase *phase, unsigned int seconds)
 	return child_status(pid);
 }
 
+/* Caught, it is no line in the kernel log. */
+static void no_entry(int signal)
+{
+	(void)signal;
+	_exit(1);
+}
+
 /* Whether int $0x80 does something here; without it, it is a fault. */
 static bool compat_works(void)
 {
@@ -95,6 +102,7 @@ static bool compat_works(void)
 	pid = fork();
 	if (pid)
 		return child_status(pid) == 0;
+	signal(SIGSEGV, no_entry);
 	dev = open(DEVICE, O_RDWR | O_CLOEXEC);
 	info = mmap(NULL, fuzz.page, PROT_READ | PROT_WRITE,
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
@@ -114,6 +122,7 @@ static bool prepare(void)
 	}
 	close(dev);
 	fuzz.frame = info.frame_bytes;
+	fuzz.features = info.features;
 	fuzz.mantissa_bits = info.mantissa_bits;
 	fuzz.page = page_bytes();
 	fuzz.machine_bytes = meminfo_bytes("MemTotal");

@@ -7,6 +7,7 @@
  *
  * Nothing is allocated by libc meanwhile: it could come to lie in a hole of the arena.
  */
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include "fuzz.h"
@@ -14,6 +15,9 @@
 #define BLOCKS	    3
 #define OTHERS	    32 /* mappings outside of the arena */
 #define ARENA_PAGES 8192
+
+/* All that is mapped: the reserve grows, too, becomes writable and is locked. */
+#define MAPPED_MAX (512 * MIB)
 
 #ifndef MAP_SYNC
 #define MAP_SYNC 0x80000
@@ -253,11 +257,12 @@ static void random_step(__u64 *rng)
 
 static int prepare(void)
 {
+	const struct rlimit limit = {MAPPED_MAX, MAPPED_MAX};
 	int dev = open(DEVICE, O_RDWR | O_CLOEXEC);
 
 	arena = mmap(NULL, ARENA_PAGES * fuzz.page, PROT_NONE,
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (arena == MAP_FAILED || pipe2(ends, O_CLOEXEC))
+	if (arena == MAP_FAILED || pipe2(ends, O_CLOEXEC) || setrlimit(RLIMIT_AS, &limit))
 		return -1;
 	for (unsigned int b = 0; b < BLOCKS; b++) {
 		blocks[b].capacity = (1 + 2 * b) * fuzz.frame;

@@ -47,6 +47,30 @@ static void set_limit(const struct knob *knob, __u64 max_bytes)
 		audit_bound_lower(max_bytes);
 }
 
+/* Reads to its end what tells who holds what, while blocks come and go. */
+static void look_around(__u64 *rng)
+{
+	const struct worker_shared *w = &shared->workers[below(rng, shared->options.workers)];
+	char folder[64], path[400], text[4096];
+	struct dirent *e;
+	FILE *holders;
+	DIR *dir;
+
+	holders = fopen("/sys/kernel/debug/binpool/holders", "re");
+	while (holders && fgets(text, sizeof(text), holders))
+		;
+	if (holders)
+		fclose(holders);
+	snprintf(folder, sizeof(folder), "/proc/%d/fdinfo", w->pid);
+	dir = opendir(folder);
+	while (dir && (e = readdir(dir))) {
+		snprintf(path, sizeof(path), "%s/%s", folder, e->d_name);
+		text_read(path, text, sizeof(text));
+	}
+	if (dir)
+		closedir(dir);
+}
+
 void admin_start(void)
 {
 	for (size_t i = 0; i < KNOBS; i++) {
@@ -65,6 +89,8 @@ void admin_step(__u64 *rng)
 	const struct knob *knob = &knobs[below(rng, KNOBS)];
 	__u64 max = shared->options.max_bytes;
 
+	if (one_in(rng, 4))
+		look_around(rng);
 	if (!knob->known)
 		return;
 	switch (knob->value) {
@@ -72,7 +98,8 @@ void admin_step(__u64 *rng)
 		set_limit(knob, one_in(rng, 3) ? max / 4 + below(rng, max - max / 4) : max);
 		break;
 	case VALUE_PART:
-		set(knob, one_in(rng, 3) ? below(rng, max / 4) : strtoull(knob->before, NULL, 0));
+		set(knob, one_in(rng, 3) ? shared->frame + below(rng, max / 4 - shared->frame)
+					 : strtoull(knob->before, NULL, 0));
 		break;
 	case VALUE_SWITCH:
 		set(knob, !one_in(rng, 4));

@@ -51,15 +51,15 @@ void audit_running(int dev)
 	}
 }
 
-/* Of the blocks of an opener that workers have; 0: of all of them. */
-__u64 live_bytes(__u64 opener)
+/* Of the blocks that workers have and whose opener's key is @opener where @mask is set. */
+__u64 live_bytes(__u64 mask, __u64 opener)
 {
 	const unsigned int n = shared->options.workers * SLOTS;
 	__u64 sum = 0;
 
 	for (unsigned int i = 0; i < n; i++) {
 		const struct live *live = &shared->workers[i / SLOTS].live[i % SLOTS];
-		bool seen = !live->id || (opener && live->opener != opener);
+		bool seen = !live->id || (live->opener & mask) != (opener & mask);
 
 		for (unsigned int j = 0; !seen && j < i; j++)
 			seen = shared->workers[j / SLOTS].live[j % SLOTS].id == live->id;
@@ -98,6 +98,64 @@ static bool adds_up(long long *managed, long long *parts)
 	return *managed == *parts;
 }
 
+/* The sum over all bins of a node. */
+static long long bins_sum(int nid, const char *attr)
+{
+	char folder[96], name[96];
+	long long sum = 0;
+	struct dirent *e;
+	DIR *dir;
+
+	snprintf(folder, sizeof(folder), SYSFS "node%d/bins", nid);
+	dir = opendir(folder);
+	while (dir && (e = readdir(dir))) {
+		unsigned long long bin = strtoull(e->d_name, NULL, 10);
+
+		snprintf(name, sizeof(name), "node%d/bins/%llu/%s", nid, bin, attr);
+		if (bin)
+			sum += attr_read(name);
+	}
+	if (dir)
+		closedir(dir);
+	return sum;
+}
+
+/* A frame that is just being cleaned is held, but rests in no bin. */
+static long long cleaning_bytes(const char *attr)
+{
+	long long threads;
+	char text[32];
+
+	if (strcmp(attr, "held_bytes") || attr_read("held_bytes") == attr_read("held_clean_bytes"))
+		return 0;
+	if (text_read("/sys/module/binpool/parameters/clean_threads", text, sizeof(text)) <= 0)
+		return 0;
+	threads = strtoll(text, NULL, 10);
+	return threads * (long long)shared->frame;
+}
+
+static void audit_bins(void)
+{
+	static const char *const of_bins[] = {"active_bytes", "held_bytes", "held_clean_bytes"};
+	__u64 end = now_ms() + SETTLE_MS;
+
+	for (unsigned int i = 0; i < shared->nr_nodes * 3; i++) {
+		int nid = shared->nodes[i / 3];
+		const char *attr = of_bins[i % 3];
+		long long sum, total, may;
+		char name[64];
+
+		snprintf(name, sizeof(name), "node%d/%s", nid, attr);
+		do {
+			may = cleaning_bytes(attr);
+			sum = bins_sum(nid, attr);
+			total = attr_read(name);
+		} while ((sum > total || sum + may < total) && now_ms() < end);
+		if (sum > total || sum + may < total)
+			report(CHECK_COUNTERS, "%s: %lld, of all bins %lld", name, total, sum);
+	}
+}
+
 static void audit_sums(void)
 {
 	static const char *const of_nodes[] = {
@@ -126,7 +184,7 @@ static void audit_sums(void)
 /* All workers are parked, and without pins. */
 void audit_paused(int dev)
 {
-	__u64 end = now_ms() + SETTLE_MS, live = live_bytes(0);
+	__u64 end = now_ms() + SETTLE_MS, live = live_bytes(0, 0);
 	long long active;
 
 	inboxes_drain();
@@ -140,5 +198,6 @@ void audit_paused(int dev)
 		report(CHECK_COUNTERS, "%lld bytes active, blocks have %llu", active,
 		       (unsigned long long)live);
 	audit_sums();
+	audit_bins();
 	audit_running(dev);
 }

@@ -84,7 +84,7 @@ static void prepare(const struct options *options)
 	shared->options = *options;
 	shared->frame = info.frame_bytes;
 	shared->page = page_bytes();
-	shared->fixed = info.features & BINPOOL_FEATURE_URING_FIXED;
+	shared->features = info.features;
 	shared->nr_claims = claims;
 	shared->next_id = 1;
 	shared->data = data_file();

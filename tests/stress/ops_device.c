@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What is asked of the device and of blocks beside memory: INFO, QUERY, TRIM.
+ * What is asked of the device and of blocks beside memory: INFO, TRIM, LIMIT, QUERY,
+ * EXPORT_DMABUF.
  */
 #include "stress.h"
 
@@ -19,6 +20,41 @@ bool op_trim(struct task *task, struct slot *slot)
 		return false;
 	if (t.freed_bytes % shared->frame)
 		report(CHECK_COUNTERS, "TRIM freed %llu bytes", (unsigned long long)t.freed_bytes);
+	return true;
+}
+
+/* Mostly none, or one that lets some blocks through. */
+bool op_limit(struct task *task, struct slot *slot)
+{
+	struct binpool_limit l = {.size = sizeof(l)};
+
+	(void)slot;
+	if (one_in(&task->rng, 3))
+		l.max_bytes = shared->frame + below(&task->rng, shared->options.max_bytes / 4);
+	return SUCCEEDED(OP_LIMIT,
+			 request(worker.dev[below(&task->rng, OPENERS)], BINPOOL_IOC_LIMIT, &l), 0);
+}
+
+/* The mapping of a dma-buf is as good as the block's, and keeps it as long. */
+bool op_export(struct task *task, struct slot *slot)
+{
+	const __u32 flags = one_in(&task->rng, 4) ? BINPOOL_EXPORT_READ_ONLY : 0;
+	struct binpool_export_dmabuf e = {.size = sizeof(e), .flags = flags};
+	struct view *view;
+	int block = slot->fd;
+
+	if (slot->fd < 0 || !(shared->features & BINPOOL_FEATURE_DMABUF) ||
+	    !SUCCEEDED(OP_EXPORT, request(slot->fd, BINPOOL_IOC_EXPORT_DMABUF, &e), ENOMEM, EMFILE))
+		return false;
+	slot->fd = e.fd;
+	view = slot_map(slot, 0, slot->capacity / shared->page, flags);
+	slot->fd = block;
+	close(e.fd);
+	if (!view)
+		return false;
+	/* It may not become writable later. */
+	if (!view_verify(slot, view, 0, view->pages, CHECK_DATA) || flags)
+		view_unmap(view);
 	return true;
 }
 

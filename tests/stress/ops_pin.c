@@ -37,8 +37,8 @@ static bool ring_init(struct pin *pin)
 	return false;
 }
 
-/* The result of one completed request. */
-static int ring_wait(struct pin *pin)
+/* The result of one completed request; which one it is in *@number. */
+static int ring_wait(struct pin *pin, __u64 *number)
 {
 	struct io_uring_cqe *cqe;
 	int ret;
@@ -49,6 +49,7 @@ static int ring_wait(struct pin *pin)
 	if (ret)
 		return ret;
 	ret = cqe->res;
+	*number = io_uring_cqe_get_data64(cqe);
 	io_uring_cqe_seen(pin->ring, cqe);
 	return ret;
 }
@@ -81,6 +82,7 @@ static bool scratch_read(const struct task *task, const struct pin *pin)
 static void pin_release(struct task *task, struct pin *pin)
 {
 	struct io_uring_sqe *sqe;
+	__u64 i;
 	int ret;
 
 	switch (pin->kind) {
@@ -100,7 +102,7 @@ static void pin_release(struct task *task, struct pin *pin)
 					  (unsigned int)pin_bytes(pin),
 					  (__u64)scratch_at(task, pin), 0);
 		io_uring_submit(pin->ring);
-		ret = ring_wait(pin);
+		ret = ring_wait(pin, &i);
 		if (ret != (int)pin_bytes(pin))
 			report(CHECK_DATA, "write from a registered buffer: %d", ret);
 		else if (scratch_read(task, pin))
@@ -109,9 +111,12 @@ static void pin_release(struct task *task, struct pin *pin)
 		break;
 	case PIN_FLIGHT_READ:
 	case PIN_FLIGHT_WRITE:
-		for (unsigned int i = 0; i < pin->waiting; i++) {
-			ret = ring_wait(pin);
-			if (ret != (int)shared->page)
+		for (; pin->waiting; pin->waiting--) {
+			ret = ring_wait(pin, &i);
+			/* The kernel may have put it off, and found the mapping gone. */
+			if (ret == -EFAULT)
+				pin->words[i] = PAGE_UNKNOWN;
+			else if (ret != (int)shared->page)
 				report(CHECK_DATA, "direct I/O in flight: %d", ret);
 		}
 		if (pin->kind == PIN_FLIGHT_WRITE && scratch_read(task, pin))
@@ -167,11 +172,11 @@ bool op_pipe(struct task *task, struct slot *slot)
 
 bool op_register(struct task *task, struct slot *slot)
 {
-	struct pin *pin = shared->fixed ? pin_prepare(task, slot, true) : NULL;
+	struct pin *pin = pin_prepare(task, slot, true);
 	struct iovec part;
 	int ret;
 
-	if (!pin || !ring_init(pin))
+	if (!pin || !(shared->features & BINPOOL_FEATURE_URING_FIXED) || !ring_init(pin))
 		return false;
 	part = (struct iovec){pin->addr, pin_bytes(pin)};
 	ret = io_uring_register_buffers(pin->ring, &part, 1);
@@ -201,6 +206,7 @@ static bool fly(struct pin *pin, int file, off_t at, bool into_memory)
 		else
 			io_uring_prep_write(sqe, file, page, (unsigned int)shared->page,
 					    (__u64)at + i * shared->page);
+		io_uring_sqe_set_data64(sqe, i);
 	}
 	submitted = io_uring_submit(pin->ring);
 	if (submitted <= 0) {

@@ -42,7 +42,9 @@ const char *const op_names[OPS] = {
 	[OP_SEND] = "send",
 	[OP_RECEIVE] = "receive",
 	[OP_FORK] = "fork",
+	[OP_EXPORT] = "export",
 	[OP_TRIM] = "trim",
+	[OP_LIMIT] = "limit",
 	[OP_INFO] = "info",
 	[OP_QUERY] = "query",
 };
@@ -76,7 +78,11 @@ bool planted(enum plant plant)
 /* Or is not possible here. */
 bool op_was_done(enum op op)
 {
-	return atomic_load(&shared->done[op]) || (op == OP_REGISTER && !shared->fixed);
+	__u64 needs = op == OP_REGISTER ? BINPOOL_FEATURE_URING_FIXED
+		      : op == OP_EXPORT ? BINPOOL_FEATURE_DMABUF
+					: 0;
+
+	return atomic_load(&shared->done[op]) || (shared->features & needs) != needs;
 }
 
 bool errno_allowed(enum op op, int ret, const int *allowed, size_t n)

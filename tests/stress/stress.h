@@ -80,7 +80,9 @@ enum op {
 	OP_SEND,
 	OP_RECEIVE,
 	OP_FORK,
+	OP_EXPORT,
 	OP_TRIM,
+	OP_LIMIT,
 	OP_INFO,
 	OP_QUERY,
 	OPS,
@@ -119,7 +121,7 @@ struct shared {
 	struct options options;
 	__u64 frame;
 	__u64 page;
-	bool fixed; /* io_uring's registered buffers work here */
+	__u64 features;
 	int nodes[16];
 	unsigned int nr_nodes;
 	int data; /* a file of canaries, opened with O_DIRECT */
@@ -235,6 +237,9 @@ static inline bool stopping(void)
 	return atomic_load(&shared->stop);
 }
 
+/* The lower part of an opener's key: of all incarnations of its worker. */
+#define OPENER_USER_MASK ((__u64)0xffff)
+
 static inline __u64 opener_key(unsigned int number, unsigned int incarnation, unsigned int opener)
 {
 	return (__u64)incarnation << 16 | number << 8 | opener;
@@ -265,7 +270,7 @@ void audit_bound_raise(__u64 max_bytes);
 void audit_bound_lower(__u64 max_bytes);
 void audit_running(int dev);
 void audit_paused(int dev);
-__u64 live_bytes(__u64 opener);
+__u64 live_bytes(__u64 mask, __u64 opener);
 
 /* worker.c */
 int device_open_as(uid_t uid);
@@ -304,7 +309,9 @@ bool op_direct_write(struct task *task, struct slot *slot);
 bool op_send(struct task *task, struct slot *slot);
 bool op_receive(struct task *task, struct slot *slot);
 bool op_fork(struct task *task, struct slot *slot);
+bool op_export(struct task *task, struct slot *slot);
 bool op_trim(struct task *task, struct slot *slot);
+bool op_limit(struct task *task, struct slot *slot);
 bool op_info(struct task *task, struct slot *slot);
 bool op_query(struct task *task, struct slot *slot);
 void pins_release(struct task *task);

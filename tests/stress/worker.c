@@ -36,7 +36,9 @@ static const struct operation {
 	[OP_SEND] = {op_send, 3, SLOT_USED},
 	[OP_RECEIVE] = {op_receive, 4, SLOT_FREE},
 	[OP_FORK] = {op_fork, 1, SLOT_USED},
+	[OP_EXPORT] = {op_export, 3, SLOT_USED},
 	[OP_TRIM] = {op_trim, 1, SLOT_NONE},
+	[OP_LIMIT] = {op_limit, 1, SLOT_NONE},
 	[OP_INFO] = {op_info, 2, SLOT_NONE},
 	[OP_QUERY] = {op_query, 2, SLOT_USED},
 };
@@ -101,22 +103,34 @@ static void step(struct task *task)
 	}
 }
 
-/* Whether the openers have what the slots of all workers say. All are parked. */
+static bool opener_is(unsigned int opener, __u64 opener_bytes, __u64 user_bytes,
+		      struct binpool_info *info)
+{
+	return !device_info(worker.dev[opener], info) && info->opener_bytes == opener_bytes &&
+	       (!opener || info->user_bytes == user_bytes);
+}
+
+/*
+ * Whether the openers, and the user who is this worker's own, have what the slots of
+ * all workers say. All are parked; what others closed a moment ago may be on its way.
+ */
 static void audit_openers(void)
 {
 	for (unsigned int i = 0; i < OPENERS; i++) {
-		__u64 want = live_bytes(opener_key(worker.number, worker.incarnation, i));
-		struct binpool_info info = {0};
+		__u64 key = opener_key(worker.number, worker.incarnation, i);
+		__u64 of_opener = live_bytes(~0ULL, key);
+		__u64 of_user = live_bytes(OPENER_USER_MASK, key);
 		__u64 end = now_ms() + 3000;
+		struct binpool_info info = {0};
 
-		/* What others closed a moment ago may be on its way. */
-		while (!device_info(worker.dev[i], &info) && info.opener_bytes != want &&
-		       now_ms() < end)
+		while (!opener_is(i, of_opener, of_user, &info) && now_ms() < end)
 			sleep_ms(5);
-		if (info.opener_bytes != want)
-			report(CHECK_OPENERS, "opener %u of worker %u: %llu, blocks have %llu", i,
+		if (!opener_is(i, of_opener, of_user, &info))
+			report(CHECK_OPENERS,
+			       "opener %u of worker %u: %llu, blocks have %llu; user %llu, %llu", i,
 			       worker.number, (unsigned long long)info.opener_bytes,
-			       (unsigned long long)want);
+			       (unsigned long long)of_opener, (unsigned long long)info.user_bytes,
+			       (unsigned long long)of_user);
 	}
 }
 
