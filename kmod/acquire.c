@@ -176,13 +176,13 @@ static int clean_all(struct list_head *runs)
 		if (!err)
 			continue;
 		if (done) {
-			rest = run_split(run, done);
+			rest = run_split(run, done, FRAME_PRIVATE);
 			run_set(run, done, run->state, true);
 			list_add(&rest->link, &run->link);
 		}
 		if (err == -EHWPOISON) {
 			if (rest->nr > 1) {
-				struct frame *after = run_split(rest, 1);
+				struct frame *after = run_split(rest, 1, FRAME_PRIVATE);
 
 				list_add(&after->link, &rest->link);
 			}

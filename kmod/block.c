@@ -98,13 +98,13 @@ static unsigned int runs_merge(struct list_head *runs)
  */
 struct block *block_create(const struct request *req, u64 bytes, struct list_head *runs)
 {
-	struct block *block = kzalloc(sizeof(*block), GFP_KERNEL);
+	struct block *block = kmalloc(sizeof(*block), GFP_KERNEL);
 	struct frame *run;
 	unsigned int i = 0;
 
 	if (!block)
 		return NULL;
-	block->nr_runs = runs_merge(runs);
+	*block = (struct block){.nr_runs = runs_merge(runs)};
 	block->runs = &block->run;
 	if (block->nr_runs > 1)
 		block->runs = kvmalloc_array(block->nr_runs, sizeof(*block->runs), GFP_KERNEL);
@@ -162,7 +162,7 @@ static struct frame *cut(struct frame **run, bool *idle)
 		if (n++ % 64 == 0)
 			cond_resched();
 	}
-	*run = n < front->nr ? run_split(front, n) : NULL;
+	*run = n < front->nr ? run_split(front, n, FRAME_PRIVATE) : NULL;
 	return front;
 }
 

@@ -56,13 +56,13 @@ void run_set(struct frame *first, unsigned long nr, enum frame_state state, bool
 	last->clean = clean;
 }
 
-/* Cuts a private run after @nr frames; returns what follows, in no list. */
-struct frame *run_split(struct frame *f, unsigned long nr)
+/* Cuts a run after @nr frames; returns what follows, in no list and in @state. */
+struct frame *run_split(struct frame *f, unsigned long nr, enum frame_state state)
 {
 	struct frame *rest = frame_next(f, nr);
 	unsigned long rest_nr = f->nr - nr;
 
-	run_set(rest, rest_nr, f->state, f->clean);
+	run_set(rest, rest_nr, state, f->clean);
 	run_set(f, nr, f->state, f->clean);
 	rest->since = f->since;
 	INIT_LIST_HEAD(&rest->link);

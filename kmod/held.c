@@ -215,16 +215,16 @@ static struct frame *carve(struct node_pool *node, struct frame *run, unsigned l
 	if (skip) {
 		bin_del(node, run);
 		rest = run;
-		run = run_split(run, skip);
+		run = run_split(run, skip, FRAME_PRIVATE);
 		bin_add(node, rest);
 	} else {
 		unlink_run(node, run);
+		run_set(run, run->nr, FRAME_PRIVATE, run->clean);
 	}
 	if (run->nr > nr) {
-		rest = run_split(run, nr);
+		rest = run_split(run, nr, FRAME_HELD);
 		link_run(node, rest);
 	}
-	run_set(run, run->nr, FRAME_PRIVATE, run->clean);
 	node->stats.active += run->nr;
 	return run;
 }

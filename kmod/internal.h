@@ -238,7 +238,7 @@ void frames_exit(void);
 unsigned long frame_key(const struct page *page);
 struct frame *frame_next(const struct frame *f, long n);
 void run_set(struct frame *first, unsigned long nr, enum frame_state state, bool clean);
-struct frame *run_split(struct frame *f, unsigned long nr);
+struct frame *run_split(struct frame *f, unsigned long nr, enum frame_state state);
 int frame_clean(struct frame *f);
 unsigned long run_clean(struct frame *run, int *err);
 unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp,
