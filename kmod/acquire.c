@@ -177,7 +177,7 @@ static int clean_all(struct list_head *runs)
 			continue;
 		if (done) {
 			rest = run_split(run, done, FRAME_PRIVATE);
-			run_set(run, done, run->state, true);
+			run_set(run, run->other, done, run->state, true);
 			list_add(&rest->link, &run->link);
 		}
 		if (err == -EHWPOISON) {

@@ -26,18 +26,18 @@ struct bin_dir {
 /* Counts a block's frames in (@sign 1) or out (-1). */
 void bin_count_active(const struct block *block, long sign)
 {
-	unsigned int bin = run_bin(block->nr);
 	const struct frame *run;
 
 	list_for_each_entry(run, &block->frames, link)
-		atomic_long_add(sign * (long)run->nr, &node_of_frame(run)->bin_counts[bin].active);
+		atomic_long_add(sign * (long)run->nr,
+				&node_of_frame(run)->bin_counts[block->bin].active);
 }
 
 /* Counts a block that was made, of held memory only unless @fresh. */
 void bin_count_alloc(const struct block *block, bool fresh)
 {
 	const struct frame *run = list_first_entry(&block->frames, struct frame, link);
-	struct bin_counts *counts = &node_of_frame(run)->bin_counts[run_bin(block->nr)];
+	struct bin_counts *counts = &node_of_frame(run)->bin_counts[block->bin];
 
 	atomic_long_inc(fresh ? &counts->allocs : &counts->reuses);
 }

@@ -27,6 +27,7 @@
 
 #include "compat.h"
 #include "internal.h"
+#include "ioctl.h"
 
 #define BLOCK_FS_MAGIC 0x62706f6c /* "bpol" */
 
@@ -83,7 +84,7 @@ static unsigned int runs_merge(struct list_head *runs)
 		if (prev && frame_key(prev->page) + prev->nr == frame_key(run->page) &&
 		    page_to_nid(prev->page) == page_to_nid(run->page)) {
 			list_del_init(&run->link);
-			run_set(prev, prev->nr + run->nr, FRAME_PRIVATE, true);
+			run_set(prev, run->other, prev->nr + run->nr, FRAME_PRIVATE, true);
 			continue;
 		}
 		prev = run;
@@ -129,6 +130,7 @@ struct block *block_create(const struct request *req, u64 bytes, struct list_hea
 	block->locked = req->locked;
 	block->pid = get_task_pid(current, PIDTYPE_TGID);
 	block->bytes = bytes;
+	block->bin = run_bin(block->nr);
 	bin_count_active(block, 1);
 	holders_add(block);
 	return block;
@@ -181,7 +183,7 @@ void block_return(struct block *block)
 	bin_count_active(block, -1);
 	list_for_each_entry_safe(run, tmp, &block->frames, link) {
 		list_del_init(&run->link);
-		run_set(run, run->nr, FRAME_PRIVATE, false);
+		run_set(run, run->other, run->nr, FRAME_PRIVATE, false);
 		while (run) {
 			bool idle;
 			struct frame *front = cut(&run, &idle);

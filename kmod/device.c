@@ -14,6 +14,7 @@
 
 #include "compat.h"
 #include "internal.h"
+#include "ioctl.h"
 
 static int device_open(struct inode *inode, struct file *file)
 {

@@ -23,6 +23,7 @@
 
 #include "compat.h"
 #include "internal.h"
+#include "ioctl.h"
 
 struct exported {
 	struct file *file; /* the block's */

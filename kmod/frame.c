@@ -38,18 +38,13 @@ struct frame *frame_next(const struct frame *f, long n)
 	return xa_load(&frame_index, frame_key(f->page) + n);
 }
 
-static struct frame *run_last(struct frame *f)
+/* Makes a run of the @nr frames from @first to @last. */
+void run_set(struct frame *first, struct frame *last, unsigned long nr, enum frame_state state,
+	     bool clean)
 {
-	return f->nr == 1 ? f : frame_next(f, f->nr - 1);
-}
-
-void run_set(struct frame *first, unsigned long nr, enum frame_state state, bool clean)
-{
-	struct frame *last;
-
 	first->nr = nr;
-	last = run_last(first);
-	last->first = first;
+	first->other = last;
+	last->other = first;
 	first->state = state;
 	first->clean = clean;
 	last->state = state;
@@ -59,11 +54,12 @@ void run_set(struct frame *first, unsigned long nr, enum frame_state state, bool
 /* Cuts a run after @nr frames; returns what follows, in no list and in @state. */
 struct frame *run_split(struct frame *f, unsigned long nr, enum frame_state state)
 {
-	struct frame *rest = frame_next(f, nr);
 	unsigned long rest_nr = f->nr - nr;
+	struct frame *last = f->other;
+	struct frame *rest = rest_nr == 1 ? last : frame_next(f, nr);
 
-	run_set(rest, rest_nr, state, f->clean);
-	run_set(f, nr, f->state, f->clean);
+	run_set(f, nr == 1 ? f : frame_next(f, nr - 1), nr, f->state, f->clean);
+	run_set(rest, last, rest_nr, state, f->clean);
 	rest->since = f->since;
 	INIT_LIST_HEAD(&rest->link);
 	return rest;
@@ -91,7 +87,7 @@ static struct frame *frame_new(struct page *page)
 	}
 	/* A stale index, left by the page's last life, costs the huge mapping. */
 	page_folio(page)->index = 0;
-	run_set(f, 1, FRAME_PRIVATE, false);
+	run_set(f, f, 1, FRAME_PRIVATE, false);
 	return f;
 }
 
@@ -135,9 +131,9 @@ unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp,
 			break;
 		made++;
 		if (run && frame_key(run->page) + run->nr == frame_key(f->page)) {
-			run_set(run, run->nr + 1, FRAME_PRIVATE, clean);
+			run_set(run, f, run->nr + 1, FRAME_PRIVATE, clean);
 		} else {
-			run_set(f, 1, FRAME_PRIVATE, clean);
+			run_set(f, f, 1, FRAME_PRIVATE, clean);
 			list_add_tail(&f->link, runs);
 			run = f;
 		}
@@ -284,7 +280,7 @@ unsigned long run_clean(struct frame *run, int *err)
 			atomic64_inc(&events.cleaned_inline);
 		cond_resched();
 	}
-	run_set(run, run->nr, run->state, true);
+	run_set(run, run->other, run->nr, run->state, true);
 	return run->nr;
 }
 

@@ -124,9 +124,10 @@ static void join_and_link(struct node_pool *node, struct frame *run)
 {
 	struct frame *before = mate(node, run, -1);
 	struct frame *after = mate(node, run, run->nr);
+	struct frame *last = run->other;
 
 	if (before) {
-		before = before->first;
+		before = before->other;
 		unlink_run(node, before);
 		if (before->nr <= run->nr)
 			before->since = run->since;
@@ -138,8 +139,9 @@ static void join_and_link(struct node_pool *node, struct frame *run)
 		if (after->nr > run->nr)
 			run->since = after->since;
 		run->nr += after->nr;
+		last = after->other;
 	}
-	run_set(run, run->nr, FRAME_HELD, run->clean);
+	run_set(run, last, run->nr, FRAME_HELD, run->clean);
 	link_run(node, run);
 }
 
@@ -219,7 +221,7 @@ static struct frame *carve(struct node_pool *node, struct frame *run, unsigned l
 		bin_add(node, rest);
 	} else {
 		unlink_run(node, run);
-		run_set(run, run->nr, FRAME_PRIVATE, run->clean);
+		run_set(run, run->other, run->nr, FRAME_PRIVATE, run->clean);
 	}
 	if (run->nr > nr) {
 		rest = run_split(run, nr, FRAME_HELD);

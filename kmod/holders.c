@@ -13,6 +13,8 @@
 #include <linux/jiffies.h>
 #include <linux/module.h>
 #include <linux/pid.h>
+#include <linux/sched.h>
+#include <linux/sched/task.h>
 #include <linux/seq_file.h>
 #include <linux/user_namespace.h>
 
@@ -39,7 +41,6 @@ u64 holder_cgroup(void)
 
 void holders_add(struct block *block)
 {
-	get_task_comm(block->comm, current);
 	block->since = get_jiffies_64();
 	spin_lock(&blocks_lock);
 	list_add_tail(&block->holders, &blocks);
@@ -111,6 +112,8 @@ static void holders_stop(struct seq_file *m, void *v)
 static int holders_show(struct seq_file *m, void *v)
 {
 	const struct block *block = v;
+	char comm[TASK_COMM_LEN] = "-";
+	struct task_struct *task;
 	unsigned long limbo;
 	bool active;
 
@@ -122,12 +125,16 @@ static int holders_show(struct seq_file *m, void *v)
 	limbo = atomic_long_read(&block->limbo);
 	if (!active && !limbo)
 		return SEQ_SKIP;
+	task = get_pid_task(block->pid, PIDTYPE_TGID);
+	if (task) {
+		get_task_comm(comm, task);
+		put_task_struct(task);
+	}
 	seq_printf(m, "%u %d %llu %d %llu %llu %u %s %llu %llu %*pE\n",
 		   from_kuid_munged(seq_user_ns(m), block->opener->uid), pid_vnr(block->pid),
 		   block->opener->cgroup, block->nid, block->bytes, frames_to_bytes(block->nr),
 		   block->nr_runs, active ? "active" : "limbo", frames_to_bytes(limbo),
-		   jiffies64_to_msecs(get_jiffies_64() - block->since), (int)strlen(block->comm),
-		   block->comm);
+		   jiffies64_to_msecs(get_jiffies_64() - block->since), (int)strlen(comm), comm);
 	return 0;
 }
 

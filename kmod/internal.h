@@ -88,7 +88,7 @@ struct block;
 struct frame {
 	struct page *page;     /* head; never changes */
 	struct list_head link; /* first of run: a bin's, limbo's or a private list */
-	struct frame *first;   /* last of run: its first */
+	struct frame *other;   /* first and last of run: the run's other end */
 	unsigned long nr;      /* first of run: frames in it */
 	unsigned long since;   /* first of run: jiffies when (most of) it came there */
 	struct block *block;   /* in limbo: whose it was, with a reference */
@@ -172,13 +172,13 @@ struct block {
 	unsigned long nr;
 	unsigned long run_max;
 	unsigned int nr_runs;
-	int nid; /* NUMA_NO_NODE: several */
+	unsigned int bin; /* of its length */
+	int nid;	  /* NUMA_NO_NODE: several */
 	struct block_run *runs;
 	struct block_run run;	  /* the usual: one */
 	struct list_head frames;  /* its runs, sorted by address */
 	struct list_head holders; /* in the list of all blocks */
 	u64 since;		  /* jiffies when it was made */
-	char comm[TASK_COMM_LEN]; /* who called ALLOC, too */
 	bool returned;		  /* the file is gone */
 	atomic_long_t limbo;	  /* frames in limbo */
 	atomic64_t huge_faults;
@@ -237,7 +237,8 @@ int frames_init(void);
 void frames_exit(void);
 unsigned long frame_key(const struct page *page);
 struct frame *frame_next(const struct frame *f, long n);
-void run_set(struct frame *first, unsigned long nr, enum frame_state state, bool clean);
+void run_set(struct frame *first, struct frame *last, unsigned long nr, enum frame_state state,
+	     bool clean);
 struct frame *run_split(struct frame *f, unsigned long nr, enum frame_state state);
 int frame_clean(struct frame *f);
 unsigned long run_clean(struct frame *run, int *err);
@@ -402,10 +403,6 @@ void holders_add(struct block *block);
 void holders_del(struct block *block);
 void holders_init(void);
 void holders_exit(void);
-
-/* ioctl.c */
-int ioctl_read(void *dst, size_t ksize, size_t first_size, const void __user *src);
-int ioctl_write(void __user *dst, const void *src, size_t ksize);
 
 /* bins.c */
 struct bin_dirs {

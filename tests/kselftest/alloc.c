@@ -45,7 +45,7 @@ TEST_F(pool, info)
 	ASSERT_EQ(0, i->frame_bytes & (i->frame_bytes - 1));
 	ASSERT_LT(page_bytes(), i->frame_bytes);
 	ASSERT_EQ(0, i->max_bytes % i->frame_bytes);
-	ASSERT_EQ(0, i->features & ~(__u64)BINPOOL_FEATURE_URING_FIXED);
+	ASSERT_EQ(0, i->features & ~(__u64)(BINPOOL_FEATURE_URING_FIXED | BINPOOL_FEATURE_DMABUF));
 	ASSERT_EQ(0, i->opener_bytes);
 	ASSERT_EQ(attr_read("frame_bytes"), (long long)i->frame_bytes);
 	ASSERT_EQ(attr_read("mantissa_bits"), i->mantissa_bits);

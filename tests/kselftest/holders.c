@@ -232,7 +232,6 @@ TEST_F(holders, a_line_for_each_block)
 	small = block_alloc(self->dev, 1);
 	large = block_alloc(self->dev, 5 * self->frame);
 	ASSERT_LE(0, large);
-	prctl(PR_SET_NAME, "another");
 	ASSERT_EQ(2, holders_count(getpid(), 0, NULL));
 	ASSERT_EQ(1, holders_count(getpid(), 1, &h));
 	ASSERT_EQ(self->frame, h.capacity);
