@@ -269,7 +269,11 @@ TEST_F(module, bad_parameters)
 					  "mantissa_bits=x",
 					  "max_bytes=1",
 					  "max_bytes=18446744073709551615",
-					  "max_bytes=-1"};
+					  "max_bytes=-1",
+					  "user_max_bytes=1",
+					  "user_max_bytes=18446744073709551615",
+					  "memlock=2",
+					  "memlock=maybe"};
 
 	ASSERT_EQ(0, module_unload());
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
@@ -284,23 +288,28 @@ TEST_F(module, bad_parameters)
 
 TEST_F(module, parameters_work)
 {
-	char text[96];
+	char text[128];
 	struct binpool_info info;
 	int dev, fd;
 
 	ASSERT_EQ(0, module_unload());
-	snprintf(text, sizeof(text), "mantissa_bits=0 max_bytes=%llu",
-		 (unsigned long long)(40 * self->frame));
+	snprintf(text, sizeof(text), "mantissa_bits=0 memlock=Y max_bytes=%llu user_max_bytes=%llu",
+		 (unsigned long long)(40 * self->frame), (unsigned long long)(36 * self->frame));
 	ASSERT_EQ(0, module_load(text));
 	dev = open(DEVICE, O_RDWR | O_CLOEXEC);
 	ASSERT_EQ(0, device_info(dev, &info));
 	ASSERT_EQ(0, info.mantissa_bits);
 	ASSERT_EQ(40 * self->frame, info.max_bytes);
+	ASSERT_EQ(36 * self->frame, info.user_max_bytes);
+	ASSERT_EQ((long long)(36 * self->frame), attr_read("user_max_bytes"));
 	/* Powers of two only. */
 	struct binpool_alloc a = alloc_request(17 * self->frame, 0);
 
 	ASSERT_EQ(0, device_alloc(dev, &a));
 	ASSERT_EQ(32 * self->frame, a.capacity);
+	fd = block_alloc(dev, 16 * self->frame);
+	ASSERT_EQ(-EDQUOT, fd);
+	ASSERT_EQ(0, attr_write("user_max_bytes", 0));
 	fd = block_alloc(dev, 16 * self->frame);
 	ASSERT_EQ(-ENOSPC, fd);
 	close(a.fd);
