@@ -2,8 +2,8 @@
 /*
  * A block: frames that are somebody's, behind a file of its own. The VFS counts
  * descriptors and mappings; when the last is gone ->release returns the frames.
- * A block does not change after it was made, but for two counters, so nothing
- * here needs a lock.
+ * A block does not change after it was made, but for two counters and a flag that
+ * is only ever set, so nothing here needs a lock.
  *
  * Each file holds a reference on the module (which the VFS drops after ->release)
  * and, like any file, one on its mount, which holds another on the module: it cannot
@@ -169,19 +169,17 @@ static struct frame *cut(struct frame **run, bool *idle)
 }
 
 /*
- * The block's frames come back: idle ones are held, or go to the system if
+ * Private runs of @block come back: idle frames are held, or go to the system if
  * nothing is to be held, the others go to limbo. Allocates nothing and zeroes
- * nothing. Ends the caller's reference.
+ * nothing.
  */
-void block_return(struct block *block)
+void frames_return(struct block *block, struct list_head *runs)
 {
 	struct frame *run, *tmp;
 	unsigned long nr = 0;
 	LIST_HEAD(idle_runs);
 
-	WRITE_ONCE(block->returned, true);
-	bin_count_active(block, -1);
-	list_for_each_entry_safe(run, tmp, &block->frames, link) {
+	list_for_each_entry_safe(run, tmp, runs, link) {
 		list_del_init(&run->link);
 		run_set(run, run->other, run->nr, FRAME_PRIVATE, false);
 		while (run) {
@@ -198,6 +196,17 @@ void block_return(struct block *block)
 	}
 	held_return(&idle_runs);
 	charge_give(block->opener, nr, block->locked);
+}
+
+/* All of the block's frames come back. Ends the caller's reference. */
+void block_return(struct block *block)
+{
+	WRITE_ONCE(block->returned, true);
+	bin_count_active(block, -1);
+	if (block->told)
+		quarantine_put(block, &block->frames);
+	else
+		frames_return(block, &block->frames);
 	block_put(block);
 }
 
@@ -318,6 +327,8 @@ static long block_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		return ioctl_query(file->private_data, (void __user *)arg);
 	case BINPOOL_IOC_EXPORT_DMABUF:
 		return ioctl_export_dmabuf(file, (void __user *)arg);
+	case BINPOOL_IOC_PHYS:
+		return ioctl_phys(file->private_data, (void __user *)arg);
 	default:
 		return -ENOTTY;
 	}

@@ -109,6 +109,7 @@ static long ioctl_info(struct opener *opener, void __user *arg)
 	info.opener_max_bytes = limit_bytes(atomic_long_read(&opener->max_frames));
 	info.user_bytes = account_bytes(&opener->user->account);
 	info.user_max_bytes = user_bound();
+	info.quarantine_bytes = frames_to_bytes(sum.quarantine);
 	return ioctl_write(arg, &info, sizeof(info));
 }
 

@@ -176,8 +176,7 @@ static void forget(struct node_pool *node, struct frame **batch, unsigned int n)
  */
 static void retire(struct node_pool *node, const struct frame *f)
 {
-	pr_warn("retired the frame at pfn %#lx: it has a page with a memory failure\n",
-		page_to_pfn(f->page));
+	pr_warn("retired the frame of a page with a memory failure, on node %d\n", node->nid);
 	spin_lock(&node->lock);
 	node->stats.retired++;
 	spin_unlock(&node->lock);

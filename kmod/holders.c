@@ -114,16 +114,21 @@ static int holders_show(struct seq_file *m, void *v)
 	const struct block *block = v;
 	char comm[TASK_COMM_LEN] = "-";
 	struct task_struct *task;
+	const char *state;
 	unsigned long limbo;
-	bool active;
 
 	if (v == SEQ_START_TOKEN) {
 		seq_puts(m, HEADER);
 		return 0;
 	}
-	active = !READ_ONCE(block->returned);
 	limbo = atomic_long_read(&block->limbo);
-	if (!active && !limbo)
+	if (!READ_ONCE(block->returned))
+		state = "active";
+	else if (atomic_long_read(&block->quarantine))
+		state = "quarantine";
+	else if (limbo)
+		state = "limbo";
+	else
 		return SEQ_SKIP;
 	task = get_pid_task(block->pid, PIDTYPE_TGID);
 	if (task) {
@@ -133,7 +138,7 @@ static int holders_show(struct seq_file *m, void *v)
 	seq_printf(m, "%u %d %llu %d %llu %llu %u %s %llu %llu %*pE\n",
 		   from_kuid_munged(seq_user_ns(m), block->opener->uid), pid_vnr(block->pid),
 		   block->opener->cgroup, block->nid, block->bytes, frames_to_bytes(block->nr),
-		   block->nr_runs, active ? "active" : "limbo", frames_to_bytes(limbo),
+		   block->nr_runs, state, frames_to_bytes(limbo),
 		   jiffies64_to_msecs(get_jiffies_64() - block->since), (int)strlen(comm), comm);
 	return 0;
 }

@@ -5,6 +5,7 @@
  *   device.c   /dev/binpool: openers, INFO, ALLOC, TRIM
  *   block.c    a block: its file, its mappings, faults, QUERY
  *   dmabuf.c   a block as a dma-buf, for drivers
+ *   phys.c     where a block lies, and memory kept apart since it was told
  *   acquire.c  where a block's frames come from, and in which order
  *   contig.c   the same for a block that must be one run
  *   held.c     free frames that are kept: runs by bin, split and joined
@@ -29,13 +30,13 @@
  * memlock=Y, his RLIMIT_MEMLOCK (charge_take()) before it looks for any; then what
  * is not held comes out of max_bytes (limit_take()) before the system is asked.
  * Whatever fails gives all of it back. A block's frames are charged until they are
- * held again or with the system, limbo included. max_bytes counts what is held, too,
+ * held again or with the system, limbo and quarantine included. max_bytes counts what is held, too,
  * until the system has it back or for ever (frames_to_system(), frame_retire()).
  *
  * Locks, outer before inner:
- *   node->lock (spinlock)   bins, limbo list and counters of a node; the run
- *                           fields of its frames while they are held, in limbo
- *                           or looked at as somebody's neighbours
+ *   node->lock (spinlock)   bins, limbo list, quarantine and counters of a node;
+ *                           the run fields of its frames while they are held, in
+ *                           one of these lists or looked at as somebody's neighbours
  *     frames.xa_lock        the index of all frames. An entry is erased only
  *                           under the node's lock, so that a lookup under that
  *                           lock may be dereferenced.
@@ -81,17 +82,18 @@ enum frame_state {
 	FRAME_PRIVATE, /* owned by the code that works on it, or by a block */
 	FRAME_HELD,
 	FRAME_LIMBO,
+	FRAME_QUARANTINE,
 };
 
 struct block;
 
 struct frame {
 	struct page *page;     /* head; never changes */
-	struct list_head link; /* first of run: a bin's, limbo's or a private list */
+	struct list_head link; /* first of run: a bin's, limbo's, quarantine's or a private list */
 	struct frame *other;   /* first and last of run: the run's other end */
 	unsigned long nr;      /* first of run: frames in it */
 	unsigned long since;   /* first of run: jiffies when (most of) it came there */
-	struct block *block;   /* in limbo: whose it was, with a reference */
+	struct block *block;   /* in limbo or (first of run) quarantine: whose, with a reference */
 	u8 state;	       /* first and last of run: enum frame_state */
 	bool clean;	       /* first and last of run: all its bytes are zero */
 };
@@ -109,6 +111,7 @@ struct node_stats {
 	unsigned long held; /* with those that are just being cleaned */
 	unsigned long held_clean;
 	unsigned long limbo;
+	unsigned long quarantine;
 	unsigned long retired;
 };
 
@@ -119,6 +122,7 @@ struct node_pool {
 	struct node_stats stats;
 	struct bin_counts *bin_counts; /* see bins.c */
 	struct list_head limbo;
+	struct list_head quarantine;
 	struct delayed_work limbo_work;
 	unsigned int limbo_delay_ms;
 	unsigned long reserve;	  /* frames to be managed at least */
@@ -164,7 +168,7 @@ struct block_run {
 };
 
 struct block {
-	struct kref ref; /* the file, and each of its frames in limbo */
+	struct kref ref; /* the file, each frame in limbo, each run in quarantine */
 	struct opener *opener;
 	struct pid *pid; /* who called ALLOC */
 	bool locked;	 /* charged to opener->memlock, too */
@@ -174,6 +178,7 @@ struct block {
 	unsigned int nr_runs;
 	unsigned int bin; /* of its length */
 	int nid;	  /* NUMA_NO_NODE: several */
+	bool told;	  /* physical addresses, to somebody */
 	struct block_run *runs;
 	struct block_run run;	  /* the usual: one */
 	struct list_head frames;  /* its runs, sorted by address */
@@ -181,6 +186,7 @@ struct block {
 	u64 since;		  /* jiffies when it was made */
 	bool returned;		  /* the file is gone */
 	atomic_long_t limbo;	  /* frames in limbo */
+	atomic_long_t quarantine; /* frames there */
 	atomic64_t huge_faults;
 	atomic64_t small_faults;
 };
@@ -379,6 +385,7 @@ int block_fs_get(void);
 void block_fs_put(void);
 struct block *block_create(const struct request *req, u64 bytes, struct list_head *runs);
 struct file *block_file(struct block *block);
+void frames_return(struct block *block, struct list_head *runs);
 void block_return(struct block *block);
 void block_put(struct block *block);
 int block_mmap(struct file *file, struct vm_area_struct *vma);
@@ -392,6 +399,13 @@ static inline long ioctl_export_dmabuf(struct file *file, void __user *arg)
 	return -EOPNOTSUPP;
 }
 #endif
+
+/* phys.c */
+long ioctl_phys(struct block *block, void __user *arg);
+void quarantine_init(struct node_pool *node);
+void quarantine_exit(struct node_pool *node);
+void quarantine_put(struct block *block, struct list_head *runs);
+void quarantine_release(struct node_pool *node);
 
 /* device.c */
 extern const struct file_operations device_fops;

@@ -75,9 +75,10 @@ static void nodes_exit(void)
 		if (!node)
 			continue;
 		cleaners_exit(node);
+		quarantine_exit(node);
 		limbo_exit(node);
 		held_to_system(node, GIVE_ALL, 0, ULONG_MAX);
-		WARN_ON(node->stats.active || node->stats.held || node->stats.limbo);
+		WARN_ON(node_managed(node));
 		held_exit(node);
 		bin_counts_exit(node);
 		kfree(node);
@@ -96,6 +97,7 @@ static int __init nodes_init(void)
 		node->nid = nid;
 		spin_lock_init(&node->lock);
 		limbo_init(node);
+		quarantine_init(node);
 		reserve_init(node);
 		nodes[nid] = node;
 		err = held_init(node) ?: bin_counts_init(node) ?: cleaners_init(node);

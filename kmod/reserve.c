@@ -27,7 +27,7 @@ static bool stopped; /* the system hibernates, or the module is unloaded */
 
 unsigned long node_managed(const struct node_pool *node)
 {
-	return node->stats.active + node->stats.held + node->stats.limbo;
+	return node->stats.active + node->stats.held + node->stats.limbo + node->stats.quarantine;
 }
 
 /* Held frames above the reserve. */

@@ -35,6 +35,7 @@ struct node_stats stats_sum(void)
 		sum.held += one.held;
 		sum.held_clean += one.held_clean;
 		sum.limbo += one.limbo;
+		sum.quarantine += one.quarantine;
 		sum.retired += one.retired;
 	}
 	return sum;
@@ -74,6 +75,7 @@ AMOUNT_ATTR(active);
 AMOUNT_ATTR(held);
 AMOUNT_ATTR(held_clean);
 AMOUNT_ATTR(limbo);
+AMOUNT_ATTR(quarantine);
 AMOUNT_ATTR(retired);
 
 #define COUNT_ATTR(name)                                                                           \
@@ -250,6 +252,22 @@ static DEVICE_ATTR_WO(free_held);
 
 /* One a line, whatever their number. */
 /* clang-format off */
+static ssize_t phys_release_store(struct device *dev, struct device_attribute *attr,
+				  const char *buf, size_t len)
+{
+	bool on;
+	int nid, err = read_flag(buf, &on);
+
+	if (err)
+		return err;
+	if (!on)
+		return -EINVAL;
+	for_each_node(nid)
+		quarantine_release(node_of(nid));
+	return len;
+}
+static DEVICE_ATTR_WO(phys_release);
+
 static struct attribute *device_attrs[] = {
 	&dev_attr_frame_bytes.attr,
 	&dev_attr_mantissa_bits.attr,
@@ -260,6 +278,7 @@ static struct attribute *device_attrs[] = {
 	&dev_attr_held_bytes.attr,
 	&dev_attr_held_clean_bytes.attr,
 	&dev_attr_limbo_bytes.attr,
+	&dev_attr_quarantine_bytes.attr,
 	&dev_attr_retired_bytes.attr,
 	&dev_attr_freed_bytes.attr,
 	&dev_attr_pinned_dropped_bytes.attr,
@@ -273,6 +292,7 @@ static struct attribute *device_attrs[] = {
 	&dev_attr_returns.attr,
 	&dev_attr_holding.attr,
 	&dev_attr_free_held.attr,
+	&dev_attr_phys_release.attr,
 	NULL,
 };
 /* clang-format on */
@@ -287,10 +307,9 @@ const struct attribute_group *device_groups[] = {
 };
 
 static struct attribute *node_attrs[] = {
-	&node_attr_active.attr,		&node_attr_held.attr,
-	&node_attr_held_clean.attr,	&node_attr_limbo.attr,
-	&node_attr_retired.attr,	&node_attr_reserve.attr,
-	&node_attr_reserve_filled.attr, NULL,
+	&node_attr_active.attr,	 &node_attr_held.attr,		 &node_attr_held_clean.attr,
+	&node_attr_limbo.attr,	 &node_attr_quarantine.attr,	 &node_attr_retired.attr,
+	&node_attr_reserve.attr, &node_attr_reserve_filled.attr, NULL,
 };
 ATTRIBUTE_GROUPS(node);
 

@@ -16,6 +16,7 @@ union args {
 	struct binpool_limit limit;
 	struct binpool_query query;
 	struct binpool_export_dmabuf dmabuf;
+	struct binpool_phys phys;
 	unsigned char bytes[256];
 };
 
@@ -84,6 +85,15 @@ FIXTURE_VARIANT_ADD(call, export_dmabuf){
 	.first_size = 16,
 	.known_flags = BINPOOL_EXPORT_READ_ONLY,
 	.reserved_at = {offsetof(struct binpool_export_dmabuf, reserved)},
+	.on_block = true,
+};
+
+/* Without room for runs: nothing is told, so nothing goes to quarantine. */
+FIXTURE_VARIANT_ADD(call, phys){
+	.nr = BINPOOL_IOC_PHYS,
+	.size = sizeof(struct binpool_phys),
+	.first_size = 24,
+	.reserved_at = {offsetof(struct binpool_phys, reserved)},
 	.on_block = true,
 };
 
@@ -376,6 +386,10 @@ TEST_F(call, every_byte_defined)
 			a->trim.reserved = 0;
 		} else if (variant->nr == BINPOOL_IOC_EXPORT_DMABUF) {
 			a->dmabuf.reserved = 0;
+		} else if (variant->nr == BINPOOL_IOC_PHYS) {
+			a->phys.runs = 0;
+			a->phys.nr_runs = 0;
+			a->phys.reserved = 0;
 		}
 		ASSERT_EQ(0, request(self->fd, variant->nr, a));
 		put(variant->nr, a);
@@ -432,7 +446,8 @@ TEST_F(pool, unknown_ioctls)
 		    cmd != BINPOOL_IOC_TRIM && cmd != BINPOOL_IOC_LIMIT) {
 			ASSERT_EQ(-ENOTTY, request(self->dev, cmd, &a));
 		}
-		if (cmd != BINPOOL_IOC_QUERY && cmd != BINPOOL_IOC_EXPORT_DMABUF) {
+		if (cmd != BINPOOL_IOC_QUERY && cmd != BINPOOL_IOC_EXPORT_DMABUF &&
+		    cmd != BINPOOL_IOC_PHYS) {
 			ASSERT_EQ(-ENOTTY, request(block, cmd, &a));
 		}
 	}
@@ -467,6 +482,9 @@ TEST(compat_program)
 	}
 	/* Its exit status is the number of the step that failed. */
 	ASSERT_EQ(0, child_status(pid));
+	/* It was told physical addresses. */
+	ASSERT_LT(0, attr_read("quarantine_bytes"));
+	ASSERT_EQ(0, attr_write("phys_release", 1));
 }
 
 KERNEL_LOG_TEST

@@ -71,6 +71,12 @@ void _start(void)
 	};
 	struct binpool_export_dmabuf dmabuf = {.size = sizeof(dmabuf), .fd = -1};
 	struct binpool_limit limit = {.size = sizeof(limit), .max_bytes = 3ULL << 32};
+	struct binpool_phys_run run = {};
+	struct binpool_phys phys = {
+		.size = sizeof(phys),
+		.runs = (unsigned long)&run,
+		.nr_runs = 1,
+	};
 	long dev = call3(__NR_open, "/dev/" BINPOOL_DEVICE_NAME, O_RDWR, 0);
 	long map;
 
@@ -110,6 +116,12 @@ void _start(void)
 	limit.max_bytes = 0;
 	check(18, call3(__NR_ioctl, dev, BINPOOL_IOC_LIMIT, &limit) == 0);
 	check(19, limit.previous_bytes == 3ULL << 32);
+	alloc.size = sizeof(alloc);
+	check(40, call3(__NR_ioctl, dev, BINPOOL_IOC_ALLOC, &alloc) == 0);
+	check(41, call3(__NR_ioctl, alloc.fd, BINPOOL_IOC_PHYS, &phys) == 0);
+	check(42, phys.nr_runs == 1 && run.bytes == alloc.capacity);
+	check(43, run.address && (run.address & (info.frame_bytes - 1)) == 0);
+	check(44, call3(__NR_close, alloc.fd, 0, 0) == 0);
 	check(20, call3(__NR_close, dev, 0, 0) == 0);
 	leave(0);
 }

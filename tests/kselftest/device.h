@@ -19,7 +19,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -145,9 +144,10 @@ static inline bool attr_becomes(const char *name, __u64 value, unsigned int ms)
 
 /* The counters that must not move when a request is refused. */
 static const char *const counter_names[] = {
-	"max_bytes",	 "active_bytes", "held_bytes",		 "limbo_bytes", "managed_bytes",
-	"retired_bytes", "freed_bytes",	 "pinned_dropped_bytes", "allocs",	"reuses",
-	"returns",	 "holding",	 "user_max_bytes",
+	"max_bytes",	  "active_bytes",     "held_bytes",  "limbo_bytes",
+	"managed_bytes",  "retired_bytes",    "freed_bytes", "pinned_dropped_bytes",
+	"allocs",	  "reuses",	      "returns",     "holding",
+	"user_max_bytes", "quarantine_bytes",
 };
 
 #define COUNTERS ((unsigned int)(sizeof(counter_names) / sizeof(counter_names[0])))
@@ -265,15 +265,6 @@ static inline void *block_map(int fd, __u64 len)
 	return mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 }
 
-/* A dma-buf of the block, or -errno. */
-static inline int block_export(int fd, __u32 flags)
-{
-	struct binpool_export_dmabuf e = {.size = sizeof(e), .flags = flags};
-	int ret = request(fd, BINPOOL_IOC_EXPORT_DMABUF, &e);
-
-	return ret ? ret : e.fd;
-}
-
 /* What /proc knows of an address. */
 
 /* A field of smaps, in bytes, of the mapping that holds @addr. -errno if none. */
@@ -337,6 +328,12 @@ static inline __u64 pfn_of(const void *addr)
 		entry = 0;
 	close(fd);
 	return entry >> 63 ? entry & (((__u64)1 << 55) - 1) : 0;
+}
+
+/* Physical address of a mapped page. */
+static inline __u64 physical(const void *p)
+{
+	return pfn_of(p) * page_bytes();
 }
 
 /* How often a page frame is mapped, by all processes; ~0 on failure. */
@@ -443,49 +440,6 @@ static inline int child_status(pid_t pid)
 	if (waitpid(pid, &status, 0) != pid)
 		return -1;
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-/* Descriptors through sockets: 0 or the descriptor, or -errno. */
-
-static inline int fd_send(int socket, int fd)
-{
-	char byte = 0, control[CMSG_SPACE(sizeof(int))] = {};
-	struct iovec one = {&byte, 1};
-	struct msghdr msg = {
-		.msg_iov = &one,
-		.msg_iovlen = 1,
-		.msg_control = control,
-		.msg_controllen = sizeof(control),
-	};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &fd, sizeof(fd));
-	return sendmsg(socket, &msg, 0) == 1 ? 0 : -errno;
-}
-
-static inline int fd_receive(int socket)
-{
-	char byte, control[CMSG_SPACE(sizeof(int))];
-	struct iovec one = {&byte, 1};
-	struct msghdr msg = {
-		.msg_iov = &one,
-		.msg_iovlen = 1,
-		.msg_control = control,
-		.msg_controllen = sizeof(control),
-	};
-	struct cmsghdr *c;
-	int fd;
-
-	if (recvmsg(socket, &msg, MSG_CMSG_CLOEXEC) != 1)
-		return -errno;
-	c = CMSG_FIRSTHDR(&msg);
-	if (!c)
-		return -ENOMSG;
-	memcpy(&fd, CMSG_DATA(c), sizeof(fd));
-	return fd;
 }
 
 /* The kernel log: a descriptor is a place in it. */

@@ -9,6 +9,7 @@
 #include <sys/uio.h>
 
 #include "binpool_test.h"
+#include "share.h"
 
 #define FRAMES 4
 

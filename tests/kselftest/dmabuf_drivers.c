@@ -5,6 +5,7 @@
 #include <linux/videodev2.h>
 
 #include "binpool_test.h"
+#include "share.h"
 
 static bool module_insert(const char *command)
 {

@@ -7,6 +7,7 @@
 
 #include "../modules/importer.h"
 #include "binpool_test.h"
+#include "share.h"
 
 #define BOTH_WAYS   0 /* enum dma_data_direction */
 #define TO_DEVICE   1
@@ -156,50 +157,6 @@ static int sync_access(int fd, __u64 flags)
 	struct dma_buf_sync sync = {.flags = flags};
 
 	return request(fd, DMA_BUF_IOCTL_SYNC, &sync);
-}
-
-static __u64 physical(const void *p)
-{
-	return pfn_of(p) * page_bytes();
-}
-
-struct spare {
-	int fd;
-	__u64 address;
-};
-
-static int spare_cmp(const void *a, const void *b)
-{
-	const struct spare *x = a, *y = b;
-
-	return x->address < y->address ? -1 : x->address > y->address;
-}
-
-/* A block of @nr frames none of which are neighbours, or -errno. */
-static int block_scattered(int dev, __u64 frame, unsigned int nr)
-{
-	const unsigned int spares = 4 * nr;
-	struct spare *spare = calloc(spares, sizeof(*spare));
-	int fd = attr_write("free_held", 1);
-
-	for (unsigned int i = 0; i < spares; i++) {
-		char *p;
-
-		spare[i].fd = block_alloc(dev, frame);
-		p = block_map(spare[i].fd, frame);
-		*p = 1;
-		spare[i].address = physical(p);
-		munmap(p, frame);
-	}
-	qsort(spare, spares, sizeof(*spare), spare_cmp);
-	for (unsigned int i = 0; i < spares; i += 2)
-		close(spare[i].fd);
-	if (!fd)
-		fd = block_alloc(dev, nr * frame);
-	for (unsigned int i = 1; i < spares; i += 2)
-		close(spare[i].fd);
-	free(spare);
-	return fd;
 }
 
 /*
@@ -386,7 +343,7 @@ static int block_high(int dev, __u64 frame)
 	int fds[64], high = -1;
 	size_t n = 0;
 
-	attr_write("free_held", 1);
+	pool_empties();
 	while (n < ARRAY_SIZE(fds) && high < 0) {
 		char *p;
 

@@ -14,7 +14,7 @@
 	_Static_assert(offsetof(struct type, member) == (place), #type "." #member)
 #define LENGTH(type, bytes) _Static_assert(sizeof(struct type) == (bytes), #type)
 
-LENGTH(binpool_info, 96);
+LENGTH(binpool_info, 104);
 PLACE(binpool_info, size, 0);
 PLACE(binpool_info, flags, 4);
 PLACE(binpool_info, abi_version, 8);
@@ -29,6 +29,7 @@ PLACE(binpool_info, opener_bytes, 64);
 PLACE(binpool_info, user_max_bytes, 72);
 PLACE(binpool_info, user_bytes, 80);
 PLACE(binpool_info, opener_max_bytes, 88);
+PLACE(binpool_info, quarantine_bytes, 96);
 
 LENGTH(binpool_alloc, 120);
 PLACE(binpool_alloc, size, 0);
@@ -86,12 +87,24 @@ PLACE(binpool_export_dmabuf, flags, 4);
 PLACE(binpool_export_dmabuf, fd, 8);
 PLACE(binpool_export_dmabuf, reserved, 12);
 
+LENGTH(binpool_phys, 24);
+PLACE(binpool_phys, size, 0);
+PLACE(binpool_phys, flags, 4);
+PLACE(binpool_phys, runs, 8);
+PLACE(binpool_phys, nr_runs, 16);
+PLACE(binpool_phys, reserved, 20);
+
+LENGTH(binpool_phys_run, 16);
+PLACE(binpool_phys_run, address, 0);
+PLACE(binpool_phys_run, bytes, 8);
+
 _Static_assert(BINPOOL_IOC_INFO == 0xbb00, "INFO");
 _Static_assert(BINPOOL_IOC_ALLOC == 0xbb01, "ALLOC");
 _Static_assert(BINPOOL_IOC_TRIM == 0xbb02, "TRIM");
 _Static_assert(BINPOOL_IOC_LIMIT == 0xbb03, "LIMIT");
 _Static_assert(BINPOOL_IOC_QUERY == 0xbb40, "QUERY");
 _Static_assert(BINPOOL_IOC_EXPORT_DMABUF == 0xbb41, "EXPORT_DMABUF");
+_Static_assert(BINPOOL_IOC_PHYS == 0xbb42, "PHYS");
 _Static_assert(BINPOOL_EXPORT_READ_ONLY == 1, "flags of EXPORT_DMABUF");
 _Static_assert(BINPOOL_ALLOC_CONTIG == 1 && BINPOOL_ALLOC_STRICT_NODE == 2 &&
 		       BINPOOL_ALLOC_NOWAIT == 4,

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "binpool_test.h"
+#include "share.h"
 
 #define FRAMES 4
 

@@ -7,7 +7,8 @@
 #include "binpool_test.h"
 
 static const char *const per_node[] = {
-	"active_bytes", "held_bytes", "held_clean_bytes", "limbo_bytes", "retired_bytes",
+	"active_bytes", "held_bytes",	 "held_clean_bytes",
+	"limbo_bytes",	"retired_bytes", "quarantine_bytes",
 };
 
 TEST_F(pool, refused_values)
@@ -86,8 +87,9 @@ TEST_F(pool, nodes_add_up)
 		}
 	}
 	ASSERT_LE((long long)(5 * self->frame), nodes_sum("active_bytes"));
-	ASSERT_EQ(attr_read("managed_bytes"),
-		  attr_read("active_bytes") + attr_read("held_bytes") + attr_read("limbo_bytes"));
+	ASSERT_EQ(attr_read("managed_bytes"), attr_read("active_bytes") + attr_read("held_bytes") +
+						      attr_read("limbo_bytes") +
+						      attr_read("quarantine_bytes"));
 	ASSERT_GE(attr_read("held_bytes"), attr_read("held_clean_bytes"));
 	close(fd);
 }

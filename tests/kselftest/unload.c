@@ -12,6 +12,7 @@
 		"invalid for parameter"
 
 #include "binpool_test.h"
+#include "share.h"
 
 static int module_load(const char *parameters)
 {
@@ -218,6 +219,34 @@ TEST_F(module, limbo_is_given_up)
 	ASSERT_EQ((ssize_t)len, read(ends[0], got, len));
 	ASSERT_TRUE(filled(got, len, 2, self->frame));
 	munmap(other, 64 * MIB);
+	close(ends[0]);
+	close(ends[1]);
+	free(got);
+}
+
+/* Nor is memory in quarantine: idle or pinned, it is treated as if released before. */
+TEST_F(module, quarantine_ends)
+{
+	const size_t len = 8 * page_bytes();
+	int dev = open(DEVICE, O_RDWR | O_CLOEXEC), fd = block_alloc(dev, 64 * self->frame);
+	char *p = block_map(fd, 64 * self->frame), *got = malloc(len);
+	__u64 before = meminfo_bytes("MemFree");
+	struct binpool_phys_run runs[64];
+	struct iovec part = {p, len};
+	int ends[2];
+
+	fill(p, self->frame, 3, 0);
+	ASSERT_EQ(0, pipe(ends));
+	ASSERT_EQ((ssize_t)len, vmsplice(ends[1], &part, 1, 0));
+	ASSERT_LT(0, block_phys(fd, runs, 64));
+	munmap(p, 64 * self->frame);
+	close(fd);
+	close(dev);
+	ASSERT_EQ((long long)(64 * self->frame), attr_read("quarantine_bytes"));
+	ASSERT_EQ(0, module_unload());
+	ASSERT_LE(before + 48 * self->frame, meminfo_bytes("MemFree"));
+	ASSERT_EQ((ssize_t)len, read(ends[0], got, len));
+	ASSERT_TRUE(filled(got, len, 3, 0));
 	close(ends[0]);
 	close(ends[1]);
 	free(got);

@@ -37,9 +37,10 @@
 #define BINPOOL_IOC_TRIM  _IO(BINPOOL_IOC_MAGIC, 2)
 #define BINPOOL_IOC_LIMIT _IO(BINPOOL_IOC_MAGIC, 3)
 
-/* On a block. Number 0x42 is kept for PHYS. */
+/* On a block. */
 #define BINPOOL_IOC_QUERY	  _IO(BINPOOL_IOC_MAGIC, 0x40)
 #define BINPOOL_IOC_EXPORT_DMABUF _IO(BINPOOL_IOC_MAGIC, 0x41)
+#define BINPOOL_IOC_PHYS	  _IO(BINPOOL_IOC_MAGIC, 0x42)
 
 /* Any node: the caller's own first, then the others it may use. */
 #define BINPOOL_NODE_ANY (-1)
@@ -51,24 +52,26 @@
 #define BINPOOL_FEATURE_DMABUF (1ULL << 1)
 
 /*
- * BINPOOL_IOC_INFO: what there is and what the caller may use.
+ * BINPOOL_IOC_INFO: what there is and what the caller may use. Memory that the module
+ * has is active, held, in limbo or in quarantine; each is counted once.
  * Errors: the common ones.
  */
 struct binpool_info {
-	__u32 size;			/* (in) */
-	__u32 flags;			/* (in) none defined: 0 */
-	__u32 abi_version;		/* (out) BINPOOL_ABI_VERSION of the module */
-	__u32 mantissa_bits;		/* (out) of the module's tight size classes */
-	__aligned_u64 features;		/* (out) BINPOOL_FEATURE_* */
-	__aligned_u64 frame_bytes;	/* (out) unit of memory: one huge page */
-	__aligned_u64 max_bytes;	/* (out) bound on active + held + limbo */
-	__aligned_u64 active_bytes;	/* (out) in blocks, of all openers */
-	__aligned_u64 held_bytes;	/* (out) free, kept for the next block */
-	__aligned_u64 limbo_bytes;	/* (out) returned, but still pinned */
-	__aligned_u64 opener_bytes;	/* (out) this opener's blocks and limbo */
-	__aligned_u64 user_max_bytes;	/* (out) bound on what each user may have */
-	__aligned_u64 user_bytes;	/* (out) this user's blocks and limbo, of all his openers */
+	__u32 size;		      /* (in) */
+	__u32 flags;		      /* (in) none defined: 0 */
+	__u32 abi_version;	      /* (out) BINPOOL_ABI_VERSION of the module */
+	__u32 mantissa_bits;	      /* (out) of the module's tight size classes */
+	__aligned_u64 features;	      /* (out) BINPOOL_FEATURE_* */
+	__aligned_u64 frame_bytes;    /* (out) unit of memory: one huge page */
+	__aligned_u64 max_bytes;      /* (out) bound on active + held + limbo + quarantine */
+	__aligned_u64 active_bytes;   /* (out) in blocks, of all openers */
+	__aligned_u64 held_bytes;     /* (out) free, kept for the next block */
+	__aligned_u64 limbo_bytes;    /* (out) returned, but still pinned */
+	__aligned_u64 opener_bytes;   /* (out) this opener's blocks, limbo and quarantine */
+	__aligned_u64 user_max_bytes; /* (out) bound on what each user may have */
+	__aligned_u64 user_bytes; /* (out) this user's blocks, limbo and quarantine, all openers */
 	__aligned_u64 opener_max_bytes; /* (out) LIMIT of this opener, 0: none */
+	__aligned_u64 quarantine_bytes; /* (out) returned, kept apart since PHYS told where */
 };
 
 /* One physically contiguous run, or ENOMEM with run_max_bytes filled in. */
@@ -124,13 +127,13 @@ struct binpool_alloc {
 	__u32 runs;		/* (out) physically contiguous runs */
 	__u32 reserved;		/* 0 */
 	__aligned_u64 capacity; /* (out) bytes to map */
-	__aligned_u64 run_max_bytes;	/* (out) largest run; on ENOMEM, the largest there is */
-	__aligned_u64 max_bytes;	/* (out) the module's limit */
-	__aligned_u64 managed_bytes;	/* (out) active + held + limbo */
-	__aligned_u64 user_max_bytes;	/* (out) bound on what each user may have */
-	__aligned_u64 user_bytes;	/* (out) this user's blocks and limbo, of all his openers */
+	__aligned_u64 run_max_bytes;  /* (out) largest run; on ENOMEM, the largest there is */
+	__aligned_u64 max_bytes;      /* (out) the module's limit */
+	__aligned_u64 managed_bytes;  /* (out) active + held + limbo + quarantine */
+	__aligned_u64 user_max_bytes; /* (out) bound on what each user may have */
+	__aligned_u64 user_bytes; /* (out) this user's blocks, limbo and quarantine, all openers */
 	__aligned_u64 opener_max_bytes; /* (out) LIMIT of this opener, 0: none */
-	__aligned_u64 opener_bytes;	/* (out) this opener's blocks and limbo */
+	__aligned_u64 opener_bytes;	/* (out) this opener's blocks, limbo and quarantine */
 	__aligned_u64 memlock_bytes;	/* (out) charged to RLIMIT_MEMLOCK of this user, by all */
 	__u32 exceeded;			/* (out) on EDQUOT and ENOSPC: BINPOOL_EXCEEDED_* */
 	__u32 reserved2;		/* 0 */
@@ -164,7 +167,7 @@ struct binpool_limit {
 	__u32 flags;		      /* (in) none defined: 0 */
 	__aligned_u64 max_bytes;      /* (in) the limit, rounded down to frames; 0: none */
 	__aligned_u64 previous_bytes; /* (out) the limit until now, 0: none */
-	__aligned_u64 opener_bytes;   /* (out) this opener's blocks and limbo */
+	__aligned_u64 opener_bytes;   /* (out) this opener's blocks, limbo and quarantine */
 };
 
 /*
@@ -210,6 +213,39 @@ struct binpool_export_dmabuf {
 	__u32 flags;	/* (in) BINPOOL_EXPORT_* */
 	__s32 fd;	/* (out) the dma-buf */
 	__u32 reserved; /* 0 */
+};
+
+/* One physically contiguous run of a block. */
+struct binpool_phys_run {
+	__aligned_u64 address; /* (out) physical address, a multiple of the frame */
+	__aligned_u64 bytes;   /* (out) */
+};
+
+/*
+ * BINPOOL_IOC_PHYS, on a block: the physical addresses of its runs, in the order in
+ * which they are mapped. They are the CPU's: what a device has to be given is the
+ * same only without an IOMMU and where the bus adds no offset. A driver imports a
+ * dma-buf instead.
+ *
+ * Memory whose addresses were told may be written by a device at any time, and nobody
+ * can see that. When such a block is returned, whoever had a descriptor of it, all of
+ * its memory goes to quarantine: nobody gets it, it counts against max_bytes and stays
+ * charged to the opener and his user, until the administrator writes 1 to
+ * /sys/class/misc/binpool/phys_release. Unloading the module does the same.
+ *
+ * At most `nr_runs` runs are written to `runs`; with 0, which tells nothing, `runs` is
+ * not looked at. On return `nr_runs` is how many there are, which may be more.
+ *
+ * Errors, beside the common ones:
+ *  EPERM   the caller has no CAP_SYS_RAWIO in the initial user namespace, or the
+ *          kernel is locked down for confidentiality; whatever the arguments are
+ */
+struct binpool_phys {
+	__u32 size;	    /* (in) */
+	__u32 flags;	    /* (in) none defined: 0 */
+	__aligned_u64 runs; /* (in) address of an array of struct binpool_phys_run */
+	__u32 nr_runs;	    /* (in) room in it; (out) runs of the block */
+	__u32 reserved;	    /* 0 */
 };
 
 #endif /* _UAPI_LINUX_BINPOOL_H */
