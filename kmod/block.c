@@ -28,6 +28,7 @@
 #include "compat.h"
 #include "internal.h"
 #include "ioctl.h"
+#include "trace.h"
 
 #define BLOCK_FS_MAGIC 0x62706f6c /* "bpol" */
 
@@ -201,6 +202,7 @@ void frames_return(struct block *block, struct list_head *runs)
 /* All of the block's frames come back. Ends the caller's reference. */
 void block_return(struct block *block)
 {
+	trace_return(block);
 	WRITE_ONCE(block->returned, true);
 	bin_count_active(block, -1);
 	if (block->told)

@@ -18,6 +18,7 @@
 #include <linux/topology.h>
 
 #include "internal.h"
+#include "trace.h"
 
 /* How long a node counts as short of memory after the system asked for some. */
 #define RECLAIM_REST_MS 100
@@ -54,6 +55,7 @@ static bool clean_one(struct node_pool *node)
 		held_drop_poisoned(f);
 	} else if (f) {
 		atomic64_inc(&events.cleaned_background);
+		trace_clean(node->nid, true);
 		held_put_cleaned(f);
 	}
 	if (atomic_dec_and_test(&working))

@@ -15,6 +15,7 @@
 #include "compat.h"
 #include "internal.h"
 #include "ioctl.h"
+#include "trace.h"
 
 static int device_open(struct inode *inode, struct file *file)
 {
@@ -176,6 +177,7 @@ static struct file *new_block(struct binpool_alloc *alloc, struct request *req)
 	}
 	atomic64_inc(req->fresh ? &events.allocs : &events.reuses);
 	bin_count_alloc(block, req->fresh);
+	trace_alloc(block, req->fresh);
 	return file;
 }
 
@@ -213,6 +215,7 @@ static long ioctl_alloc(struct opener *opener, void __user *arg)
 		put_unused_fd(fd);
 		alloc.run_max_bytes = class_within(req.run_max);
 		err = PTR_ERR(file);
+		trace_alloc_failed(&req, alloc.bytes, err);
 		if (err == -EDQUOT)
 			alloc.exceeded = req.exceeded;
 		else if (err == -ENOSPC)

@@ -16,6 +16,7 @@
 
 #include "compat.h"
 #include "internal.h"
+#include "trace.h"
 
 /* Frames erased from the index per hold of a node's lock. */
 #define ERASE_BATCH 64
@@ -146,6 +147,7 @@ unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp,
 	spin_lock(&node->lock);
 	node->stats.active += made;
 	node_unlock(node);
+	trace_fresh(node->nid, nr, made);
 	return made;
 }
 
@@ -209,6 +211,7 @@ void frames_to_system(struct list_head *runs)
 				kmem_cache_free(records, batch[i]);
 			}
 			limit_give(n);
+			trace_free(node->nid, n);
 			key += n;
 			left -= n;
 			cond_resched();
@@ -275,8 +278,10 @@ unsigned long run_clean(struct frame *run, int *err)
 			*err = -EHWPOISON;
 		if (*err)
 			return i;
-		if (!run->clean)
+		if (!run->clean) {
 			atomic64_inc(&events.cleaned_inline);
+			trace_clean(page_to_nid(f->page), false);
+		}
 		cond_resched();
 	}
 	run_set(run, run->other, run->nr, run->state, true);

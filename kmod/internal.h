@@ -19,6 +19,7 @@
  *   sysfs.c    what all of it counts
  *   bins.c     the same for each bin
  *   holders.c  who holds what: fdinfo, and a list in debugfs
+ *   trace.h    tracepoints
  *   param.c    how module parameters are checked
  *
  * Frames and runs. A frame is one compound page of FRAME_ORDER. A run is a

@@ -10,6 +10,7 @@
 #include <linux/sched/signal.h>
 
 #include "internal.h"
+#include "trace.h"
 
 #define DELAY_MAX_MS 1000
 
@@ -64,6 +65,7 @@ void limbo_put(struct frame *f, struct block *block)
 {
 	struct node_pool *node = node_of_frame(f);
 
+	trace_limbo_enter(node->nid);
 	kref_get(&block->ref);
 	f->block = block;
 	f->since = jiffies;
@@ -90,6 +92,7 @@ static void leave(struct node_pool *node, struct frame *f, bool pinned)
 	struct block *block = f->block;
 	LIST_HEAD(run);
 
+	trace_limbo_leave(node->nid, f->since, pinned);
 	f->block = NULL;
 	spin_lock(&node->lock);
 	f->state = FRAME_PRIVATE;

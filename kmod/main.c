@@ -12,6 +12,9 @@
 #include "internal.h"
 #include "param.h"
 
+#define CREATE_TRACE_POINTS
+#include "trace.h"
+
 static unsigned long long max_bytes;
 PARAM_BYTES(max_bytes, FRAME_BYTES, 0444,
 	    "limit in bytes (0: half of memory, at most what is available)");

@@ -14,6 +14,7 @@
 
 #define PARAMETERS "/sys/module/binpool/parameters/"
 #define DEBUGFS	   "/sys/kernel/debug/"
+#define EVENTS	   "/sys/kernel/tracing/events/binpool/"
 #define NOBODY	   65534
 
 /* A "What" of kmod/ABI with what the head of its description says. */
@@ -271,7 +272,7 @@ TEST_F(pool, wrong_descriptions_would_be_seen)
 		ASSERT_EQ(1, walk_all(is_described));
 	}
 	ASSERT_TRUE(docs_read());
-	docs.entries[docs.count] = docs.entries[0];
+	docs.entries[docs.count] = *entry_of(SYSFS "max_bytes");
 	strcat(docs.entries[docs.count].what, "s");
 	docs.count++;
 	ASSERT_EQ(0, walk_all(is_described));
@@ -390,6 +391,64 @@ TEST_F(pool, fdinfo_is_described)
 		ASSERT_TRUE(is_value(text, e));
 	}
 	close(block);
+}
+
+/* The fields of an event that not every event has, in the form of entry.names. */
+static bool fields_of(const char *event, char *names, size_t size)
+{
+	char path[320], line[512];
+	size_t used = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), EVENTS "%.255s/format", event);
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	names[0] = '\0';
+	while (fgets(line, sizeof(line), f)) {
+		char *end = strchr(line, ';'), *name;
+
+		if (strncmp(line, "\tfield:", 7) || !end)
+			continue;
+		*end = '\0';
+		name = strrchr(line, ' ');
+		if (name && strncmp(name, " common_", 8) && used < size)
+			used += (size_t)snprintf(names + used, size - used, "%s", name);
+	}
+	fclose(f);
+	return true;
+}
+
+TEST_F(pool, events_are_described)
+{
+	char names[512], path[512];
+	int events = 0;
+	DIR *d;
+
+	if (mount("tracefs", "/sys/kernel/tracing", "tracefs", 0, NULL) && errno != EBUSY)
+		SKIP(return, "the kernel has no tracefs");
+	ASSERT_TRUE(docs_read());
+	d = opendir(EVENTS);
+	ASSERT_NE(NULL, d);
+	for (struct dirent *e = readdir(d); e; e = readdir(d)) {
+		struct entry *entry;
+
+		if (e->d_name[0] == '.' || e->d_type != DT_DIR)
+			continue;
+		snprintf(path, sizeof(path), EVENTS "%s", e->d_name);
+		entry = entry_of(path);
+		ASSERT_NE(NULL, entry)
+		{
+			TH_LOG("not described: %s", path);
+		}
+		ASSERT_TRUE(fields_of(e->d_name, names, sizeof(names)));
+		ASSERT_STREQ(names, entry->names);
+		events++;
+	}
+	closedir(d);
+	for (unsigned int i = 0; i < docs.count; i++)
+		events -= !strcmp(docs.entries[i].kind, "event");
+	ASSERT_EQ(0, events);
 }
 
 static int nobody_may(const char *path, mode_t mode)

@@ -12,29 +12,8 @@
 		"invalid for parameter"
 
 #include "binpool_test.h"
+#include "module.h"
 #include "share.h"
-
-static int module_load(const char *parameters)
-{
-	const char *ko = getenv("BINPOOL_KO");
-	int fd = ko ? open(ko, O_RDONLY | O_CLOEXEC) : -1, ret;
-
-	if (fd < 0)
-		return ko ? -errno : -ENOENT;
-	ret = syscall(SYS_finit_module, fd, parameters, 0) ? -errno : 0;
-	close(fd);
-	return ret;
-}
-
-static int module_unload(void)
-{
-	return syscall(SYS_delete_module, "binpool", O_NONBLOCK) ? -errno : 0;
-}
-
-static bool module_loaded(void)
-{
-	return !access("/sys/module/binpool/refcnt", F_OK);
-}
 
 FIXTURE(module)
 {
