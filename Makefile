@@ -26,6 +26,7 @@ all: lib tools modules-if-headers ## Build library, tools and, if its headers ar
 
 include libpool/build.mk
 include tools/build.mk
+include tools/packaging/build.mk
 include kmod/build.mk
 include tests/build.mk
 

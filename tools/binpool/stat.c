@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -27,7 +28,7 @@ struct attribute {
 
 struct folder {
 	char name[NAME_MAX + 1];
-	unsigned long node; /* of a node folder */
+	uint64_t number; /* of a node's folder, or the capacity of a bin's */
 	struct attribute *attributes;
 	size_t count;
 };
@@ -36,6 +37,7 @@ static void print_help(void)
 {
 	printf("Usage: binpool stat [OPTION]...\n"
 	       "Print what the kernel module holds, as a whole and per NUMA node.\n\n"
+	       "  --bins      of each node, also the size classes that are or were in use\n"
 	       "  --root DIR  read DIR instead of " SYSFS_ROOT "\n");
 }
 
@@ -46,8 +48,8 @@ static int compare_attributes(const void *a, const void *b)
 
 static int compare_folders(const void *a, const void *b)
 {
-	unsigned long left = ((const struct folder *)a)->node;
-	unsigned long right = ((const struct folder *)b)->node;
+	uint64_t left = ((const struct folder *)a)->number;
+	uint64_t right = ((const struct folder *)b)->number;
 
 	return (left > right) - (left < right);
 }
@@ -76,15 +78,12 @@ static int is_core_file(const char *name)
 	return !strcmp(name, "dev") || !strcmp(name, "uevent");
 }
 
-/* "node" and a number, and nothing else. */
-static int node_number(const char *name, unsigned long *node)
+/* @prefix and a number, and nothing else. */
+static int folder_number(const char *name, const char *prefix, uint64_t *number)
 {
-	uint64_t value;
+	size_t length = strlen(prefix);
 
-	if (strncmp(name, "node", 4) || cli_parse_u64(name + 4, &value))
-		return 0;
-	*node = (unsigned long)value;
-	return 1;
+	return !strncmp(name, prefix, length) && !cli_parse_u64(name + length, number);
 }
 
 static void *grow(void *array, size_t count, size_t member)
@@ -99,17 +98,17 @@ static void *grow(void *array, size_t count, size_t member)
 }
 
 /*
- * Reads the files of folder @path into @out, and the folders of nodes, if
- * @nodes is given, into it. Returns 0 or -errno.
+ * Reads the files of folder @path into @out, and those of the folders in it whose names
+ * are @prefix and a number, if @inner is given, into that. Returns 0 or -errno.
  */
-static int read_folder(int parent, const char *path, struct folder *out, struct folder **nodes,
-		       size_t *node_count)
+static int read_folder(int parent, const char *path, struct folder *out, const char *prefix,
+		       struct folder **inner, size_t *inner_count)
 {
 	int fd = openat(parent, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	struct attribute *attribute;
 	struct dirent *entry;
-	struct folder *node;
-	unsigned long number;
+	struct folder *one;
+	uint64_t number;
 	struct stat st;
 	DIR *dir;
 	int ret = 0;
@@ -125,12 +124,12 @@ static int read_folder(int parent, const char *path, struct folder *out, struct 
 	while (!ret && (entry = readdir(dir))) {
 		if (fstatat(fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
 			continue;
-		if (S_ISDIR(st.st_mode) && nodes && node_number(entry->d_name, &number)) {
-			*nodes = grow(*nodes, *node_count, sizeof(**nodes));
-			node = &(*nodes)[(*node_count)++];
-			memset(node, 0, sizeof(*node));
-			node->node = number;
-			ret = read_folder(fd, entry->d_name, node, NULL, NULL);
+		if (S_ISDIR(st.st_mode) && inner && folder_number(entry->d_name, prefix, &number)) {
+			*inner = grow(*inner, *inner_count, sizeof(**inner));
+			one = &(*inner)[(*inner_count)++];
+			memset(one, 0, sizeof(*one));
+			one->number = number;
+			ret = read_folder(fd, entry->d_name, one, NULL, NULL, NULL);
 		} else if (S_ISREG(st.st_mode) && (st.st_mode & 0444) &&
 			   !is_core_file(entry->d_name)) {
 			out->attributes = grow(out->attributes, out->count, sizeof(*attribute));
@@ -190,55 +189,61 @@ static const char *find_value(const struct folder *folder, const char *name)
 	return NULL;
 }
 
-/* All names that occur in a node's folder, each once, sorted, into @all. */
-static void collect_names(const struct folder *nodes, size_t node_count, struct folder *all)
+/* All names that occur in one of the folders, each once, sorted, into @all. */
+static void collect_names(const struct folder *rows, size_t row_count, struct folder *all)
 {
 	size_t n, i;
 
-	for (n = 0; n < node_count; n++) {
-		for (i = 0; i < nodes[n].count; i++) {
-			const char *name = nodes[n].attributes[i].name;
+	for (n = 0; n < row_count; n++) {
+		for (i = 0; i < rows[n].count; i++) {
+			const char *name = rows[n].attributes[i].name;
 
 			if (find_value(all, name))
 				continue;
 			all->attributes =
 				grow(all->attributes, all->count, sizeof(*all->attributes));
-			all->attributes[all->count++] = nodes[n].attributes[i];
+			all->attributes[all->count++] = rows[n].attributes[i];
 		}
 	}
 	if (all->count)
 		qsort(all->attributes, all->count, sizeof(*all->attributes), compare_attributes);
 }
 
-/* A row per node, a column per attribute. */
-static void print_nodes(const struct folder *nodes, size_t node_count)
+/* A row per folder, a column per attribute. */
+static void print_rows(const char *title, const struct folder *rows, size_t row_count)
 {
+	int first = (int)strlen(title);
 	struct folder all = {0};
 	char text[CELL_LEN];
 	int *widths, length;
 	size_t n, i;
 
-	collect_names(nodes, node_count, &all);
+	collect_names(rows, row_count, &all);
 	widths = grow(NULL, all.count, sizeof(*widths));
-	printf("\n%-8s", "node");
+	for (n = 0; n < row_count; n++) {
+		length = (int)strlen(rows[n].name);
+		if (length > first)
+			first = length;
+	}
+	printf("\n%-*s", first, title);
 	for (i = 0; i < all.count; i++) {
 		const char *name = all.attributes[i].name;
 
 		widths[i] = (int)strlen(name);
-		for (n = 0; n < node_count; n++) {
-			length = (int)strlen(cell(name, find_value(&nodes[n], name), text));
+		for (n = 0; n < row_count; n++) {
+			length = (int)strlen(cell(name, find_value(&rows[n], name), text));
 			if (length > widths[i])
 				widths[i] = length;
 		}
 		printf("  %*s", widths[i], name);
 	}
 	printf("\n");
-	for (n = 0; n < node_count; n++) {
-		printf("%-8s", nodes[n].name);
+	for (n = 0; n < row_count; n++) {
+		printf("%-*s", first, rows[n].name);
 		for (i = 0; i < all.count; i++) {
 			const char *name = all.attributes[i].name;
 
-			printf("  %*s", widths[i], cell(name, find_value(&nodes[n], name), text));
+			printf("  %*s", widths[i], cell(name, find_value(&rows[n], name), text));
 		}
 		printf("\n");
 	}
@@ -246,9 +251,65 @@ static void print_nodes(const struct folder *nodes, size_t node_count)
 	free(all.attributes);
 }
 
+static void folders_free(struct folder *folders, size_t count)
+{
+	size_t i;
+
+	for (i = 0; i < count; i++)
+		free(folders[i].attributes);
+	free(folders);
+}
+
+/* Whether any of the values is not 0. */
+static int in_use(const struct folder *folder)
+{
+	size_t i;
+
+	for (i = 0; i < folder->count; i++) {
+		if (strcmp(folder->attributes[i].value, "0"))
+			return 1;
+	}
+	return 0;
+}
+
+/* The bins of a node that are or were in use, smallest first. 0 or -errno. */
+static int print_bins(const char *root, const char *node)
+{
+	struct folder all = {0}, *bins = NULL;
+	char path[PATH_MAX], units[CLI_UNITS_LEN], title[64];
+	size_t count = 0, used = 0, i;
+	int ret;
+
+	if (snprintf(path, sizeof(path), "%s/%s/bins", root, node) >= (int)sizeof(path))
+		return -ENAMETOOLONG;
+	ret = read_folder(AT_FDCWD, path, &all, "", &bins, &count);
+	if (!ret && count) {
+		qsort(bins, count, sizeof(*bins), compare_folders);
+		for (i = 0; i < count; i++) {
+			struct folder swap = bins[used];
+
+			if (!in_use(&bins[i]))
+				continue;
+			snprintf(bins[i].name, sizeof(bins[i].name), "%s",
+				 cli_units(bins[i].number, units));
+			bins[used++] = bins[i];
+			bins[i] = swap;
+		}
+		snprintf(title, sizeof(title), "%.32s's bins", node);
+		if (used)
+			print_rows(title, bins, used);
+		else
+			printf("\n%s: none was in use yet\n", title);
+	}
+	folders_free(bins, count);
+	free(all.attributes);
+	return ret;
+}
+
 int stat_main(int argc, char **argv)
 {
 	static const struct option options[] = {
+		{"bins", no_argument, NULL, 'b'},
 		{"root", required_argument, NULL, 'r'},
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
@@ -256,11 +317,14 @@ int stat_main(int argc, char **argv)
 	const char *root = SYSFS_ROOT;
 	struct folder total = {0}, *nodes = NULL;
 	size_t node_count = 0, n;
-	int option, ret;
+	int option, ret, with_bins = 0;
 
 	opterr = 0;
-	while ((option = getopt_long(argc, argv, ":r:h", options, NULL)) != -1) {
+	while ((option = getopt_long(argc, argv, ":br:h", options, NULL)) != -1) {
 		switch (option) {
+		case 'b':
+			with_bins = 1;
+			break;
 		case 'r':
 			root = optarg;
 			break;
@@ -274,7 +338,7 @@ int stat_main(int argc, char **argv)
 	if (optind < argc)
 		return cli_usage_error("stat", "'%s' is one argument too many", argv[optind]);
 
-	ret = read_folder(AT_FDCWD, root, &total, &nodes, &node_count);
+	ret = read_folder(AT_FDCWD, root, &total, "node", &nodes, &node_count);
 	if (ret == -ENOENT)
 		cli_error("the binpool module is not loaded: there is no %s", root);
 	else if (ret)
@@ -287,11 +351,14 @@ int stat_main(int argc, char **argv)
 	print_totals(&total);
 	if (node_count) {
 		qsort(nodes, node_count, sizeof(*nodes), compare_folders);
-		print_nodes(nodes, node_count);
+		print_rows("node", nodes, node_count);
 	}
-	for (n = 0; n < node_count; n++)
-		free(nodes[n].attributes);
-	free(nodes);
+	for (n = 0; with_bins && !ret && n < node_count; n++) {
+		ret = print_bins(root, nodes[n].name);
+		if (ret)
+			cli_error("cannot read the bins of %s: %s", nodes[n].name, strerror(-ret));
+	}
+	folders_free(nodes, node_count);
 	free(total.attributes);
-	return CLI_OK;
+	return ret ? CLI_FAILED : CLI_OK;
 }
