@@ -93,7 +93,7 @@ static bool take_held_block(struct request *req, struct node_pool *node, struct 
 	}
 	if (READ_ONCE(node->stats.held) < req->nr)
 		return false;
-	if (held_join(node, req->nr, req->align, false, runs))
+	if (held_join(node, req->nr, req->align, runs))
 		return true;
 	if (held_gather(node, req->nr, &mine) < req->nr) {
 		held_return(&mine);
@@ -249,6 +249,7 @@ static int take_anywhere(struct request *req, struct list_head *runs)
 	int err, waited;
 
 	for (;;) {
+		unsigned int searched = contig_generation();
 		unsigned int gen = limbo_generation();
 		s64 returns = atomic64_read(&events.returns);
 
@@ -266,6 +267,13 @@ static int take_anywhere(struct request *req, struct list_head *runs)
 			flush_delayed_fput();
 			flushed = true;
 			if (atomic64_read(&events.returns) != returns)
+				continue;
+		}
+		if (err != -EDQUOT) {
+			waited = contig_wait(req, searched, deadline);
+			if (waited == -EINTR)
+				return waited;
+			if (!waited)
 				continue;
 		}
 		if (err != -EDQUOT && cleaners_busy() && time_before(jiffies, deadline)) {

@@ -6,10 +6,12 @@
 #ifndef BINPOOL_COMPAT_H
 #define BINPOOL_COMPAT_H
 
+#include <linux/gfp.h>
 #include <linux/highmem.h>
 #include <linux/huge_mm.h>
 #include <linux/mm.h>
 #include <linux/mmzone.h>
+#include <linux/page_ref.h>
 #include <linux/shrinker.h>
 #include <linux/slab.h>
 #include <linux/swap.h>
@@ -152,6 +154,100 @@ static inline void compat_reclaimed_pages(unsigned long pages)
 #else
 	mm_account_reclaimed_pages(pages);
 #endif
+}
+
+/*
+ * Taking one compound page of a given place, whoever uses it now.
+ *
+ * 6.12: e98337d11bbd ("mm/contig_alloc: support __GFP_COMP"). From "mm: page_alloc:
+ * add alloc_contig_frozen_{range,pages}()" on, which is in 7.3, compound pages come
+ * from the new function only, without a reference.
+ *
+ * Before, the pages come one by one. In 6.1 we make a compound page of them as
+ * mm/hugetlb.c does there; what that takes was changed release by release until
+ * 6.12, so there is nothing for those.
+ */
+#if defined(CONFIG_CONTIG_ALLOC) && (LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0) ||             \
+				     LINUX_VERSION_CODE < KERNEL_VERSION(6, 2, 0))
+#define COMPAT_CONTIG 1
+#else
+#define COMPAT_CONTIG 0
+#endif
+
+/* Whether we make the compound pages ourselves. */
+#define COMPAT_CONTIG_BY_HAND (LINUX_VERSION_CODE < KERNEL_VERSION(6, 2, 0))
+
+#if COMPAT_CONTIG && COMPAT_CONTIG_BY_HAND
+/*
+ * @page and the ones after it, each with one reference, become one compound page
+ * with one. False, and nothing changed, if somebody else has a reference: one who
+ * looked the page up just before it was freed, and has yet to notice.
+ */
+static inline bool compat_make_compound(struct page *page, unsigned int order)
+{
+	unsigned long i, nr = 1UL << order;
+
+	/* Frozen, none of them can be taken a reference of any more. */
+	for (i = 0; i < nr; i++)
+		if (!page_ref_freeze(page + i, 1))
+			break;
+	if (i < nr) {
+		while (i--)
+			page_ref_unfreeze(page + i, 1);
+		return false;
+	}
+	__set_bit(PG_head, &page->flags);
+	for (i = 1; i < nr; i++) {
+		page[i].mapping = TAIL_MAPPING;
+		set_page_private(page + i, 0);
+		set_compound_head(page + i, page);
+	}
+	set_compound_page_dtor(page, COMPOUND_PAGE_DTOR);
+	set_compound_order(page, order);
+	atomic_set(compound_mapcount_ptr(page), -1);
+	atomic_set(compound_pincount_ptr(page), 0);
+	page_ref_unfreeze(page, 1);
+	return true;
+}
+#endif
+
+/*
+ * The page of @order that begins at @pfn, with one reference, zeroed if @gfp says so
+ * and compat_contig_zeroes(). -EBUSY or another errno if it cannot be had.
+ */
+static inline int compat_alloc_contig(unsigned long pfn, unsigned int order, gfp_t gfp)
+{
+#if !COMPAT_CONTIG
+	return -EOPNOTSUPP;
+#elif COMPAT_CONTIG_BY_HAND
+	unsigned long i, nr = 1UL << order;
+	int err = alloc_contig_range(pfn, pfn + nr, MIGRATE_MOVABLE, gfp);
+
+	if (err)
+		return err;
+	if (compat_make_compound(pfn_to_page(pfn), order))
+		return 0;
+	for (i = 0; i < nr; i++)
+		put_page(pfn_to_page(pfn + i));
+	return -EBUSY;
+#elif defined(alloc_contig_frozen_range)
+	int err = alloc_contig_frozen_range(pfn, pfn + (1UL << order), ACR_FLAGS_NONE,
+					    gfp | __GFP_COMP);
+
+	if (!err)
+		init_page_count(pfn_to_page(pfn));
+	return err;
+#elif defined(ACR_FLAGS_NONE)
+	return alloc_contig_range(pfn, pfn + (1UL << order), ACR_FLAGS_NONE, gfp | __GFP_COMP);
+#else
+	return alloc_contig_range(pfn, pfn + (1UL << order), MIGRATE_MOVABLE, gfp | __GFP_COMP);
+#endif
+}
+
+/* Whether it minds __GFP_ZERO; in 6.1 only the kernel's own policy counts. */
+static inline bool compat_contig_zeroes(gfp_t gfp)
+{
+	return want_init_on_alloc(COMPAT_CONTIG_BY_HAND ? 0 : gfp);
 }
 
 #endif /* BINPOOL_COMPAT_H */

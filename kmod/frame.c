@@ -93,6 +93,26 @@ static struct frame *frame_new(struct page *page)
 }
 
 /*
+ * Makes a page of the frame's size, got from the system, a private run of one,
+ * counted as active. NULL if there is no memory for its record; the page stays the
+ * caller's.
+ */
+struct frame *frame_adopt(struct page *page, bool clean)
+{
+	struct frame *f = frame_new(page);
+	struct node_pool *node;
+
+	if (!f)
+		return NULL;
+	f->clean = clean;
+	node = node_of_frame(f);
+	spin_lock(&node->lock);
+	node->stats.active++;
+	node_unlock(node);
+	return f;
+}
+
+/*
  * Up to @nr frames of @node from the system, appended to @runs as private runs,
  * counted as active. The caller has taken them from limit and floor. Fewer come if
  * the system has no more, or at a fatal signal. Returns how many.

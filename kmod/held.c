@@ -317,49 +317,40 @@ struct frame *held_take(struct node_pool *node, unsigned long nr, unsigned long 
 	return run;
 }
 
-/* Takes [@key, @key + @nr), all of it held, as private runs appended to @runs. */
-static void take_stretch(struct node_pool *node, unsigned long start, unsigned long key,
-			 unsigned long nr, struct list_head *runs)
+/*
+ * Takes what a held run has of the frames from @from to before @to, as a private run
+ * appended to @runs. Returns how long the run was.
+ */
+static unsigned long take_part(struct node_pool *node, struct frame *run, unsigned long from,
+			       unsigned long to, struct list_head *runs)
 {
-	unsigned long end = key + nr;
+	unsigned long key = frame_key(run->page), nr = run->nr;
+	unsigned long skip = key < from ? from - key : 0;
 
-	while (start < end) {
-		struct frame *run = xa_load(&frame_index, start);
-		unsigned long run_nr = run->nr, skip = key > start ? key - start : 0;
-
-		if (skip < run_nr) {
-			run = carve(node, run, skip, min(run_nr - skip, end - start - skip));
-			list_add_tail(&run->link, runs);
-		}
-		start += run_nr;
+	lockdep_assert_held(&node->lock);
+	if (skip < nr && key < to) {
+		run = carve(node, run, skip, min(nr - skip, to - key - skip));
+		list_add_tail(&run->link, runs);
 	}
+	return nr;
 }
 
 /*
  * One stretch of @nr adjacent held frames, clean and dirty mixed, appended to
- * @runs. The walk lets go of the lock between stretches, or ends after the first
- * runs if it need not be @thorough.
+ * @runs, if there is one among the first runs of the node.
  */
-bool held_join(struct node_pool *node, unsigned long nr, unsigned long align, bool thorough,
+bool held_join(struct node_pool *node, unsigned long nr, unsigned long align,
 	       struct list_head *runs)
 {
 	unsigned long key = 0, start = 0, end = 0, at;
 	unsigned int seen = 0;
+	bool found = false;
 	struct frame *f;
 
 	spin_lock(&node->lock);
-	while ((f = xa_find(&frame_index, &key, ULONG_MAX, HELD_MARK))) {
-		bool ours = pfn_to_nid(key << FRAME_ORDER) == node->nid;
-
-		if (++seen >= WALK_BATCH && !thorough)
-			break;
-		if (seen >= WALK_BATCH && (!ours || key != end)) {
-			seen = 0;
-			end = 0;
-			cond_resched_lock(&node->lock);
-			continue;
-		}
-		if (!ours) {
+	while (!found && seen++ < WALK_BATCH &&
+	       (f = xa_find(&frame_index, &key, ULONG_MAX, HELD_MARK))) {
+		if (pfn_to_nid(key << FRAME_ORDER) != node->nid) {
 			key++;
 			continue;
 		}
@@ -367,15 +358,66 @@ bool held_join(struct node_pool *node, unsigned long nr, unsigned long align, bo
 			start = key;
 		end = key + f->nr;
 		at = ALIGN(start, align);
-		if (at + nr <= end) {
-			take_stretch(node, start, at, nr, runs);
-			node_unlock(node);
-			return true;
-		}
+		found = at + nr <= end;
 		key = end;
 	}
+	while (found && start < at + nr)
+		start += take_part(node, xa_load(&frame_index, start), at, at + nr, runs);
+	node_unlock(node);
+	return found;
+}
+
+/*
+ * Where @node holds frames, by address, clean and dirty alike, each stretch as long
+ * as it goes: the first @max of them. Returns how many.
+ */
+unsigned long held_stretches(struct node_pool *node, struct stretch *of, unsigned long max)
+{
+	unsigned long key = 0, nr = 0;
+	unsigned int seen = 0;
+	struct frame *f;
+
+	spin_lock(&node->lock);
+	while ((f = xa_find(&frame_index, &key, ULONG_MAX, HELD_MARK))) {
+		if (++seen >= WALK_BATCH) {
+			seen = 0;
+			cond_resched_lock(&node->lock);
+		} else if (pfn_to_nid(key << FRAME_ORDER) != node->nid) {
+			key++;
+		} else if (nr && of[nr - 1].key + of[nr - 1].nr == key) {
+			of[nr - 1].nr += f->nr;
+			key += f->nr;
+		} else if (nr < max) {
+			of[nr++] = (struct stretch){key, f->nr};
+			key += f->nr;
+		} else {
+			break;
+		}
+	}
 	spin_unlock(&node->lock);
-	return false;
+	return nr;
+}
+
+/* Takes whatever is held of the frames from @from to before @to, in private runs. */
+void held_take_within(struct node_pool *node, unsigned long from, unsigned long to,
+		      struct list_head *runs)
+{
+	unsigned long key = 0;
+	unsigned int seen = 0;
+	struct frame *f;
+
+	spin_lock(&node->lock);
+	while (key < to && (f = xa_find(&frame_index, &key, to - 1, HELD_MARK))) {
+		if (++seen >= WALK_BATCH) {
+			seen = 0;
+			cond_resched_lock(&node->lock);
+		} else if (pfn_to_nid(key << FRAME_ORDER) != node->nid) {
+			key++;
+		} else {
+			key += take_part(node, f, from, to, runs);
+		}
+	}
+	node_unlock(node);
 }
 
 /* Up to @nr frames in few runs, clean ones first, appended to @runs. */
@@ -403,22 +445,6 @@ unsigned long held_gather(struct node_pool *node, unsigned long nr, struct list_
 		cond_resched();
 	}
 	return got;
-}
-
-unsigned long held_run_max(struct node_pool *node)
-{
-	unsigned long nr = 0;
-	int clean;
-
-	spin_lock(&node->lock);
-	for (clean = 0; clean < 2; clean++) {
-		struct frame *run = longest(&node->held[clean]);
-
-		if (run)
-			nr = max(nr, run->nr);
-	}
-	spin_unlock(&node->lock);
-	return nr;
 }
 
 /* Frames in the runs of a bin. */

@@ -8,6 +8,7 @@
  *   phys.c     where a block lies, and memory kept apart since it was told
  *   acquire.c  where a block's frames come from, and in which order
  *   contig.c   the same for a block that must be one run
+ *   scan.c     frames of a certain place, whoever's memory is there now
  *   held.c     free frames that are kept: runs by bin, split and joined
  *   frame.c    records of frames; frames from and back to the system; cleaning
  *   clean.c    threads that zero held frames before anybody asks for them
@@ -43,7 +44,10 @@
  *                           lock may be dereferenced.
  *   users.xa_lock         the index of users, alone
  *   blocks_lock           the list of all blocks, alone (holders.c)
- * Nothing is allocated and nothing sleeps under them, and they are never taken
+ * Beside the locks there is the turn to scan (scan.c), which one task on the machine
+ * has at a time, for long, while memory is migrated and reclaimed. No lock is held
+ * when it is waited for, and nothing that reclaim may call waits for it.
+ * Nothing is allocated and nothing sleeps under the locks, and they are never taken
  * in interrupts. Runs that are in no list but the owner's (private) need none.
  */
 #ifndef BINPOOL_INTERNAL_H
@@ -106,6 +110,12 @@ struct bins {
 	unsigned long *frames; /* how many there are in each list */
 };
 
+/* Frames by their place in memory: frame_key() of the first, and how many. */
+struct stretch {
+	unsigned long key;
+	unsigned long nr;
+};
+
 /* Numbers of frames of a node; protected by its lock. */
 struct node_stats {
 	unsigned long active;
@@ -126,6 +136,7 @@ struct node_pool {
 	struct list_head quarantine;
 	struct delayed_work limbo_work;
 	unsigned int limbo_delay_ms;
+	unsigned long scan_key;	  /* where the next scan goes on; of whose turn it is */
 	unsigned long reserve;	  /* frames to be managed at least */
 	unsigned long spare;	  /* held frames counted as reclaimable by the system */
 	unsigned long reclaim_at; /* jiffies when the system last wanted memory back */
@@ -212,9 +223,10 @@ struct request {
 	bool fresh;	       /* out: the system gave memory for it */
 	bool locked;	       /* out: charged to RLIMIT_MEMLOCK */
 	u32 exceeded;	       /* out, on -EDQUOT: BINPOOL_EXCEEDED_* */
+	u64 scanned_ns;	       /* out: time spent on scans for it */
 };
 
-/* Module-wide counts: of blocks, then of frames. */
+/* Module-wide counts: of blocks, then frames, then what scans do. */
 struct events {
 	atomic64_t allocs;
 	atomic64_t reuses;
@@ -224,6 +236,9 @@ struct events {
 	atomic64_t pressure_freed;
 	atomic64_t cleaned_inline;
 	atomic64_t cleaned_background;
+	atomic64_t scan_ns;
+	atomic64_t scan_windows; /* stretches in which frames were taken, or tried to */
+	atomic64_t scan_refused; /* those found unfit before anything was touched */
 };
 
 extern struct events events;
@@ -249,6 +264,7 @@ void run_set(struct frame *first, struct frame *last, unsigned long nr, enum fra
 struct frame *run_split(struct frame *f, unsigned long nr, enum frame_state state);
 int frame_clean(struct frame *f);
 unsigned long run_clean(struct frame *run, int *err);
+struct frame *frame_adopt(struct page *page, bool clean);
 unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp,
 			 struct list_head *runs);
 void frames_to_system(struct list_head *runs);
@@ -283,10 +299,12 @@ struct frame *held_take(struct node_pool *node, unsigned long nr, unsigned long 
 struct frame *held_take_dirty(struct node_pool *node);
 void held_put_cleaned(struct frame *f);
 void held_drop_poisoned(struct frame *f);
-bool held_join(struct node_pool *node, unsigned long nr, unsigned long align, bool thorough,
+bool held_join(struct node_pool *node, unsigned long nr, unsigned long align,
 	       struct list_head *runs);
+unsigned long held_stretches(struct node_pool *node, struct stretch *of, unsigned long max);
+void held_take_within(struct node_pool *node, unsigned long from, unsigned long to,
+		      struct list_head *runs);
 unsigned long held_gather(struct node_pool *node, unsigned long nr, struct list_head *runs);
-unsigned long held_run_max(struct node_pool *node);
 unsigned long held_idle(struct node_pool *node);
 unsigned long held_to_system(struct node_pool *node, enum give what, unsigned long keep,
 			     unsigned long nr);
@@ -343,6 +361,38 @@ static inline void saw_run(struct request *req, unsigned long nr)
 
 /* contig.c */
 int contig_round(struct request *req, struct list_head *runs);
+unsigned int contig_generation(void);
+int contig_wait(const struct request *req, unsigned int gen, unsigned long deadline);
+
+/* scan.c */
+struct scan {
+	struct node_pool *node;
+	unsigned long nr;    /* frames of the window that is looked for */
+	unsigned long align; /* of its first frame */
+	u64 began;
+	u64 deadline; /* as ktime_get_ns() */
+	bool stop;    /* there is no point in going on */
+};
+
+/* Stretches that are the caller's already, or held; by address. */
+struct own {
+	struct stretch *of;
+	unsigned long nr;
+};
+
+extern unsigned int contig_ms;
+extern unsigned int contig_duty;
+extern bool contig_scan_61;
+bool scan_possible(void);
+int scan_begin(struct scan *scan, struct node_pool *node, unsigned long nr, unsigned long align,
+	       u64 *spent_ns);
+void scan_end(struct scan *scan, u64 *spent_ns);
+bool scan_window(struct scan *scan, const struct own *own, unsigned long *key);
+unsigned long scan_take(struct scan *scan, const struct own *own, unsigned long key,
+			struct list_head *runs);
+bool scan_would_fit(struct node_pool *node, unsigned long nr, unsigned long align,
+		    const struct own *own);
+unsigned long scan_frames(struct node_pool *node, unsigned long nr, struct list_head *runs);
 
 /* limbo.c */
 int limbo_wq_init(void);
@@ -366,7 +416,7 @@ u64 limit_managed_bytes(void);
 int limit_set(u64 bytes);
 unsigned long floor_take(unsigned long nr, bool some);
 void floor_arrived(unsigned long nr);
-bool floor_could_allow(unsigned long nr, unsigned long held);
+unsigned long floor_left(void);
 
 /* user.c */
 struct pool_user *user_get(const struct cred *cred);

@@ -136,10 +136,12 @@ void floor_arrived(unsigned long nr)
 	atomic_long_sub(nr, &coming);
 }
 
-/* Whether @nr frames could come, if all that others held were given back first. */
-bool floor_could_allow(unsigned long nr, unsigned long held)
+/* How many frames could be taken now. */
+unsigned long floor_left(void)
 {
-	return nr <= held + floor_room();
+	unsigned long room = floor_room(), now = atomic_long_read(&coming);
+
+	return room > now ? room - now : 0;
 }
 
 /* @bytes: at least a frame, at most what the machine has; 0: the default. */

@@ -52,6 +52,17 @@ PARAM_BYTES(user_max_bytes, FRAME_BYTES, 0444, "limit of each user in bytes (0: 
 bool memlock;
 PARAM_FLAG(memlock, 0644, "charge blocks to RLIMIT_MEMLOCK as well (N)");
 
+unsigned int contig_ms = 500;
+PARAM_UINT(contig_ms, 0, 60 * MSEC_PER_SEC, 0644,
+	   "how long an ALLOC may move others' memory for one run (500; 0: not at all)");
+
+unsigned int contig_duty = 5;
+PARAM_UINT(contig_duty, 1, 100, 0644,
+	   "percent of the time that all ALLOCs together may do so (5; 100: no bound)");
+
+bool contig_scan_61;
+PARAM_FLAG(contig_scan_61, 0644, "do so on Linux 6.1, too, where it needs more trust in us (N)");
+
 struct events events;
 static struct node_pool *nodes[MAX_NUMNODES];
 

@@ -88,6 +88,9 @@ AMOUNT_ATTR(retired);
 COUNT_ATTR(allocs);
 COUNT_ATTR(reuses);
 COUNT_ATTR(returns);
+COUNT_ATTR(scan_ns);
+COUNT_ATTR(scan_windows);
+COUNT_ATTR(scan_refused);
 
 #define FRAME_COUNT_ATTR(name)                                                                     \
 	static ssize_t name##_bytes_show(struct device *dev, struct device_attribute *attr,        \
@@ -290,6 +293,9 @@ static struct attribute *device_attrs[] = {
 	&dev_attr_allocs.attr,
 	&dev_attr_reuses.attr,
 	&dev_attr_returns.attr,
+	&dev_attr_scan_ns.attr,
+	&dev_attr_scan_windows.attr,
+	&dev_attr_scan_refused.attr,
 	&dev_attr_holding.attr,
 	&dev_attr_free_held.attr,
 	&dev_attr_phys_release.attr,

@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * One run of memory where memory is scattered: by pages that can be moved, and by such
+ * that cannot. What is had is contiguous and clean, what is not is told; strangers'
+ * bytes stay what they are, nobody is killed, and it takes no longer than allowed.
+ *
+ * On a kernel where the module does not scan (6.2 to 6.11, and 6.1 unless told to) a
+ * request may fail where it else must not; everything else holds there, too.
+ */
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include "binpool_test.h"
+#include "crowd.h"
+
+/* A frame's migration is waited for; under emulation, with others at work, that is long. */
+#define SLACK_MS 20000
+
+FIXTURE(scan)
+{
+	int dev;
+	int log;
+	int fds;
+	__u64 frame;
+	long long max_bytes;
+	long long kills;
+	bool scans;
+	struct crowd crowd;
+};
+
+FIXTURE_SETUP(scan)
+{
+	struct binpool_info info;
+
+	self->log = log_open();
+	self->fds = count_fds();
+	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
+	ASSERT_LE(0, self->dev);
+	ASSERT_EQ(0, device_info(self->dev, &info));
+	self->frame = info.frame_bytes;
+	self->max_bytes = attr_read("max_bytes");
+	self->kills = oom_kills();
+	self->scans = scans_here();
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	ASSERT_EQ(0, param_write("contig_ms", 60000));
+	ASSERT_EQ(0, param_write("contig_duty", 100));
+	ASSERT_EQ(0, param_write("floor_bytes", 64 * MIB));
+	ASSERT_EQ(0, attr_write("max_bytes", meminfo_bytes("MemTotal")));
+	ASSERT_EQ(0, crowd_come(&self->crowd, UINT64_MAX));
+}
+
+FIXTURE_TEARDOWN(scan)
+{
+	if (_metadata->exit_code != KSFT_FAIL) {
+		EXPECT_TRUE(crowd_is_well(&self->crowd));
+		crowd_leave(&self->crowd);
+		EXPECT_EQ(self->fds + 1, count_fds());
+		EXPECT_TRUE(attr_becomes("active_bytes", 0, 5000));
+		EXPECT_EQ(self->kills, oom_kills());
+		EXPECT_EQ(0, log_count_bad(self->log));
+	}
+	param_write("contig_ms", 500);
+	param_write("contig_duty", 5);
+	param_write("floor_bytes", 0);
+	attr_write("max_bytes", (__u64)self->max_bytes);
+	attr_write("free_held", 1);
+	close(self->dev);
+}
+
+static void check_run(struct __test_metadata *_metadata, FIXTURE_DATA(scan) * self, __u64 len,
+		      __u64 align)
+{
+	struct binpool_alloc a = alloc_request(len, BINPOOL_ALLOC_CONTIG);
+	long long ns = attr_read("scan_ns"), windows = attr_read("scan_windows");
+	__u64 start = now_ms();
+	int err;
+
+	a.align = align;
+	err = device_alloc(self->dev, &a);
+	TH_LOG("%llu MiB: %d after %llu ms, a run of %llu MiB, scans of %lld ms in %lld windows",
+	       (unsigned long long)(len / MIB), err, (unsigned long long)(now_ms() - start),
+	       (unsigned long long)(a.run_max_bytes / MIB), (attr_read("scan_ns") - ns) / 1000000,
+	       attr_read("scan_windows") - windows);
+	if (!self->scans) {
+		ASSERT_TRUE(!err || err == -ENOMEM);
+		ASSERT_EQ(windows, attr_read("scan_windows"));
+	} else {
+		ASSERT_EQ(0, err);
+	}
+	if (err)
+		return;
+	ASSERT_EQ(1, a.runs);
+	ASSERT_EQ(len, a.run_max_bytes);
+	ASSERT_TRUE(one_clean_run(a.fd, len, align ? align : self->frame));
+	close(a.fd);
+}
+
+/* Memory in use by what can be moved is no obstacle. */
+TEST_F_TIMEOUT(scan, among_movable_pages, 300)
+{
+	long long ns = attr_read("scan_ns"), windows = attr_read("scan_windows");
+
+	check_run(_metadata, self, 16 * MIB, 0);
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	ASSERT_TRUE(crowd_is_well(&self->crowd));
+	check_run(_metadata, self, 256 * MIB, 0);
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	check_run(_metadata, self, 128 * MIB, 128 * MIB);
+	if (self->scans) {
+		ASSERT_LT(ns, attr_read("scan_ns"));
+		ASSERT_LT(windows, attr_read("scan_windows"));
+	}
+}
+
+/* What another owner leaves in such memory, nobody sees; nor what strangers left. */
+TEST_F_TIMEOUT(scan, clean_again, 300)
+{
+	struct binpool_alloc a = alloc_request(16 * MIB, BINPOOL_ALLOC_CONTIG);
+	void *p;
+
+	if (device_alloc(self->dev, &a))
+		SKIP(return, "no run of 16 MiB without a scan");
+	p = block_map(a.fd, a.capacity);
+	ASSERT_NE(MAP_FAILED, p);
+	fill(p, a.capacity, 1, 0);
+	munmap(p, a.capacity);
+	close(a.fd);
+	a = alloc_request(16 * MIB, BINPOOL_ALLOC_CONTIG);
+	ASSERT_EQ(0, device_alloc(self->dev, &a));
+	ASSERT_TRUE(one_clean_run(a.fd, a.capacity, self->frame));
+	close(a.fd);
+}
+
+/* Without time for it, or patience, nothing is moved. */
+TEST_F_TIMEOUT(scan, none_if_not_wanted, 120)
+{
+	long long ns = attr_read("scan_ns"), refused = attr_read("scan_refused");
+	struct binpool_alloc a;
+
+	ASSERT_EQ(0, param_write("contig_ms", 0));
+	a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG);
+	if (!device_alloc(self->dev, &a))
+		close(a.fd);
+	ASSERT_EQ(0, param_write("contig_ms", 60000));
+	a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG | BINPOOL_ALLOC_NOWAIT);
+	if (!device_alloc(self->dev, &a))
+		close(a.fd);
+	ASSERT_EQ(ns, attr_read("scan_ns"));
+	ASSERT_EQ(refused, attr_read("scan_refused"));
+}
+
+/*
+ * A page in each 32 MiB that cannot be moved and does not look like it: a run of 320 MiB
+ * is nowhere. That is found out once, for a while; the longest run is told, and had.
+ */
+TEST_F_TIMEOUT(scan, among_held_pages, 400)
+{
+	const struct binpool_alloc want = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG);
+	struct binpool_alloc a = want;
+	long long windows, before;
+	__u64 start;
+
+	ASSERT_LT(8, crowd_hold(&self->crowd, 32 * MIB));
+	windows = attr_read("scan_windows");
+	start = now_ms();
+	ASSERT_EQ(-ENOMEM, device_alloc(self->dev, &a));
+	ASSERT_GE(2 * 60000 + SLACK_MS, now_ms() - start);
+	TH_LOG("refused after %llu ms, %lld windows; the longest run: %llu MiB",
+	       (unsigned long long)(now_ms() - start), attr_read("scan_windows") - windows,
+	       (unsigned long long)(a.run_max_bytes / MIB));
+	if (self->scans) {
+		ASSERT_LT(windows, attr_read("scan_windows"));
+		ASSERT_LE(self->frame, a.run_max_bytes);
+	}
+
+	/* Again at once: all that failed is known. */
+	before = attr_read("scan_windows");
+	a = want;
+	ASSERT_EQ(-ENOMEM, device_alloc(self->dev, &a));
+	ASSERT_GE(2, attr_read("scan_windows") - before);
+
+	if (a.run_max_bytes) {
+		struct binpool_alloc told = alloc_request(a.run_max_bytes, BINPOOL_ALLOC_CONTIG);
+
+		ASSERT_EQ(0, device_alloc(self->dev, &told));
+		ASSERT_EQ(a.run_max_bytes, told.capacity);
+		ASSERT_EQ(1, told.runs);
+		ASSERT_TRUE(one_clean_run(told.fd, told.capacity, self->frame));
+		close(told.fd);
+	}
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	if (!self->scans)
+		return;
+
+	/* After ten seconds it is tried again, and works once the pages are let go. */
+	sleep_ms(10500);
+	before = attr_read("scan_windows");
+	a = want;
+	ASSERT_EQ(-ENOMEM, device_alloc(self->dev, &a));
+	ASSERT_LT(before, attr_read("scan_windows"));
+	crowd_let_go(&self->crowd);
+	sleep_ms(10500);
+	check_run(_metadata, self, 256 * MIB, 0);
+}
+
+/* Its own time, with a little for the way there and one frame more. */
+TEST_F_TIMEOUT(scan, within_its_time, 200)
+{
+	struct binpool_alloc a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG);
+	long long ns = attr_read("scan_ns");
+	__u64 start, grown;
+
+	ASSERT_EQ(0, param_write("contig_ms", 300));
+	start = now_ms();
+	ASSERT_EQ(-ENOMEM, device_alloc(self->dev, &a));
+	ASSERT_GE(2 * 300 + SLACK_MS, now_ms() - start);
+	ns = attr_read("scan_ns") - ns;
+	ASSERT_GE(300 + SLACK_MS / 4, ns / 1000000);
+	if (!self->scans)
+		return;
+	ASSERT_LE(250, ns / 1000000);
+	/* What it had got is not lost: the next request goes on from there. */
+	grown = a.run_max_bytes;
+	a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG);
+	ASSERT_EQ(-ENOMEM, device_alloc(self->dev, &a));
+	TH_LOG("%llu, then %llu MiB", (unsigned long long)(grown / MIB),
+	       (unsigned long long)(a.run_max_bytes / MIB));
+	ASSERT_LE(grown, a.run_max_bytes);
+}
+
+/* All requests together, at most contig_duty of a minute beside what the first may. */
+TEST_F_TIMEOUT(scan, within_its_share, 200)
+{
+	long long ns = attr_read("scan_ns");
+	__u64 start = now_ms();
+
+	ASSERT_EQ(0, param_write("contig_ms", 300));
+	ASSERT_EQ(0, param_write("contig_duty", 1));
+	for (int i = 0; i < 12; i++) {
+		struct binpool_alloc a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG);
+		int err = device_alloc(self->dev, &a);
+
+		if (!err)
+			close(a.fd);
+		ASSERT_TRUE(!err || err == -ENOMEM);
+	}
+	ns = (attr_read("scan_ns") - ns) / 1000000;
+	TH_LOG("%lld ms of scans in %llu ms", ns, (unsigned long long)(now_ms() - start));
+	/* 600 ms of a minute, 10 of each second, and a frame's time too much now and then. */
+	ASSERT_GE(600 + (long long)(now_ms() - start) / 100 + 1500, ns);
+}
+
+static void *ask_for_a_run(void *arg)
+{
+	struct binpool_alloc *a = arg;
+	int dev = open(DEVICE, O_RDWR | O_CLOEXEC);
+	int err = device_alloc(dev, a);
+
+	close(dev);
+	return (void *)(intptr_t)err;
+}
+
+TEST_F_TIMEOUT(scan, two_at_once, 300)
+{
+	struct binpool_alloc a[2];
+	pthread_t threads[2];
+
+	for (int i = 0; i < 2; i++) {
+		a[i] = alloc_request(128 * MIB, BINPOOL_ALLOC_CONTIG);
+		ASSERT_EQ(0, pthread_create(&threads[i], NULL, ask_for_a_run, &a[i]));
+	}
+	for (int i = 0; i < 2; i++) {
+		void *err;
+
+		ASSERT_EQ(0, pthread_join(threads[i], &err));
+		if (self->scans)
+			ASSERT_EQ(NULL, err);
+		if (err)
+			continue;
+		ASSERT_EQ(1, a[i].runs);
+		ASSERT_TRUE(one_clean_run(a[i].fd, a[i].capacity, self->frame));
+		close(a[i].fd);
+	}
+}
+
+/* A few blocks, again and again, until somebody ends it. Each is clean, each is had. */
+static void traffic(__u64 frame)
+{
+	int dev = open(DEVICE, O_RDWR | O_CLOEXEC);
+	unsigned int round = 0;
+
+	for (;; round++) {
+		int fds[4];
+
+		for (int i = 0; i < 4; i++) {
+			__u64 len = frame * (1 + (round + (unsigned int)i) % 3);
+			__u64 *p;
+
+			fds[i] = block_alloc(dev, len);
+			if (fds[i] < 0)
+				_exit(2);
+			p = block_map(fds[i], len);
+			if (p == MAP_FAILED || p[0] || p[len / 8 - 1])
+				_exit(3);
+			p[0] = p[len / 8 - 1] = round + 1;
+			munmap(p, len);
+		}
+		for (int i = 0; i < 4; i++)
+			close(fds[i]);
+		sleep_ms(5);
+	}
+}
+
+/* Neither is harmed by the other; a busy machine may take too long for a run. */
+TEST_F_TIMEOUT(scan, beside_traffic, 300)
+{
+	unsigned int had = 0;
+	pid_t pids[2];
+
+	ASSERT_EQ(0, param_write("contig_ms", 10000));
+	for (int i = 0; i < 2; i++) {
+		pids[i] = fork();
+		if (!pids[i]) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			traffic(self->frame);
+		}
+		ASSERT_LT(0, pids[i]);
+	}
+	for (int i = 0; i < 6; i++) {
+		struct binpool_alloc a = alloc_request(64 * MIB, BINPOOL_ALLOC_CONTIG);
+		int err = device_alloc(self->dev, &a);
+
+		ASSERT_TRUE(!err || err == -ENOMEM);
+		if (!err) {
+			ASSERT_TRUE(one_clean_run(a.fd, a.capacity, self->frame));
+			close(a.fd);
+			had++;
+		}
+		ASSERT_EQ(0, attr_write("free_held", 1));
+	}
+	TH_LOG("%u of 6 were had", had);
+	for (int i = 0; i < 2; i++) {
+		ASSERT_EQ(0, kill(pids[i], SIGKILL));
+		ASSERT_EQ(128 + SIGKILL, child_status(pids[i]));
+	}
+}
+
+/* Who is killed in the middle of it ends soon and leaves nothing behind. */
+TEST_F_TIMEOUT(scan, killed, 300)
+{
+	__u64 before = meminfo_bytes("MemFree"), worst = 0;
+
+	for (unsigned int ms = 50; ms <= 3200; ms *= 2) {
+		pid_t pid = fork();
+		__u64 start;
+
+		ASSERT_LE(0, pid);
+		if (!pid) {
+			struct binpool_alloc a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG);
+
+			device_alloc(self->dev, &a);
+			_exit(0);
+		}
+		sleep_ms(ms);
+		start = now_ms();
+		kill(pid, SIGKILL);
+		child_status(pid);
+		start = now_ms() - start;
+		worst = start > worst ? start : worst;
+		ASSERT_TRUE(attr_becomes("active_bytes", 0, 1000));
+	}
+	TH_LOG("the slowest end took %llu ms", (unsigned long long)worst);
+	ASSERT_GE(10000, worst);
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	ASSERT_TRUE(attr_becomes("managed_bytes", 0, 1000));
+	ASSERT_LE(before, meminfo_bytes("MemFree") + 64 * MIB);
+}
+
+/*
+ * What is held goes back only for a request that is met by it, and max_bytes is named
+ * as the obstacle only where it is one.
+ */
+TEST_F_TIMEOUT(scan, held_memory_and_the_limit, 300)
+{
+	struct binpool_alloc a;
+	int fds[16], fd;
+
+	/* Warm memory in pieces of one frame: every second block stays. */
+	crowd_leave(&self->crowd);
+	for (int i = 0; i < 16; i++) {
+		fds[i] = block_alloc(self->dev, self->frame);
+		ASSERT_LE(0, fds[i]);
+	}
+	for (int i = 0; i < 16; i += 2)
+		close(fds[i]);
+	ASSERT_EQ((long long)(8 * self->frame), attr_read("held_bytes"));
+
+	/* More than the machine could ever have in one run, but not more than it has. */
+	a = alloc_request((__u64)self->max_bytes - 8 * self->frame, BINPOOL_ALLOC_CONTIG);
+	ASSERT_EQ(0, param_write("contig_ms", 100));
+	if (device_alloc(self->dev, &a) == 0)
+		close(a.fd);
+	else
+		ASSERT_LE((long long)(8 * self->frame), attr_read("held_bytes"));
+	ASSERT_EQ(0, param_write("contig_ms", 60000));
+
+	/* The limit leaves room only where held memory is: it gives way. */
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	ASSERT_EQ(0, attr_write("max_bytes", 24 * self->frame));
+	for (int i = 0; i < 16; i += 2)
+		fds[i] = block_alloc(self->dev, self->frame);
+	for (int i = 0; i < 16; i += 2)
+		close(fds[i]);
+	a = alloc_request(16 * self->frame, BINPOOL_ALLOC_CONTIG);
+	ASSERT_EQ(0, device_alloc(self->dev, &a));
+	ASSERT_EQ(1, a.runs);
+	ASSERT_EQ((long long)(24 * self->frame), attr_read("managed_bytes"));
+
+	/* And now nothing is left to give. */
+	fd = a.fd;
+	a = alloc_request(2 * self->frame, BINPOOL_ALLOC_CONTIG);
+	ASSERT_EQ(-ENOSPC, device_alloc(self->dev, &a));
+	close(fd);
+	for (int i = 1; i < 16; i += 2)
+		close(fds[i]);
+	ASSERT_EQ(0, crowd_come(&self->crowd, 64 * MIB));
+}
+
+/*
+ * Late growth, of any shape: what is given is exactly that much, what is not costs no
+ * more than time, and what was told as a run can be had as one.
+ */
+TEST_F_TIMEOUT(scan, late_growth, 400)
+{
+	const __u64 step = 32 * MIB;
+	__u64 got = 0, start = now_ms();
+	int fds[64], nr = 0;
+
+	while (nr < 64) {
+		struct binpool_alloc a = alloc_request(step, 0);
+		int err = device_alloc(self->dev, &a);
+
+		if (err) {
+			ASSERT_TRUE(err == -ENOMEM || err == -ENOSPC);
+			break;
+		}
+		ASSERT_EQ(step, a.capacity);
+		fds[nr++] = a.fd;
+		got += a.capacity;
+		ASSERT_EQ((long long)got, attr_read("active_bytes"));
+		ASSERT_GE(200000, now_ms() - start);
+	}
+	TH_LOG("%llu MiB in %llu ms", (unsigned long long)(got / MIB),
+	       (unsigned long long)(now_ms() - start));
+	ASSERT_TRUE(crowd_is_well(&self->crowd));
+	while (nr)
+		close(fds[--nr]);
+	ASSERT_EQ((long long)got, attr_read("held_bytes"));
+}
+
+KERNEL_LOG_TEST
+
+TEST_HARNESS_MAIN
