@@ -241,16 +241,24 @@ static int take_ready(struct request *req, struct list_head *runs)
 	return -EAGAIN;
 }
 
-/* Everything else, with no frame at a cleaner. */
+/* One run may need just the frames in work, and a round for it breaks up others. */
+static int pause_for(const struct request *req)
+{
+	return cleaners_pause(req->flags & BINPOOL_ALLOC_CONTIG ? PAUSE_LONG_MS : PAUSE_SHORT_MS);
+}
+
+/* Everything else, with the cleaners paused. */
 static int take_anywhere(struct request *req, struct list_head *runs)
 {
 	unsigned long deadline = jiffies + msecs_to_jiffies(limbo_wait_ms);
+	unsigned long back = jiffies + msecs_to_jiffies(PAUSE_LONG_MS);
 	bool flushed = false;
 	int err, waited;
 
 	for (;;) {
 		unsigned int searched = contig_generation();
 		unsigned int gen = limbo_generation();
+		bool busy = cleaners_busy();
 		s64 returns = atomic64_read(&events.returns);
 
 		err = take_charged(req, runs);
@@ -260,6 +268,12 @@ static int take_anywhere(struct request *req, struct list_head *runs)
 			return -EINTR;
 		if (err == -EAGAIN)
 			continue;
+		/* A frame in work, which a round cannot see, may be the one that is missing. */
+		if (busy && err != -EDQUOT && time_before(jiffies, back)) {
+			if (cleaners_wait(PAUSE_LONG_MS))
+				return -EINTR;
+			continue;
+		}
 		if (req->flags & BINPOOL_ALLOC_NOWAIT)
 			return err;
 		if (!flushed) {
@@ -276,20 +290,16 @@ static int take_anywhere(struct request *req, struct list_head *runs)
 			if (!waited)
 				continue;
 		}
-		if (err != -EDQUOT && cleaners_busy() && time_before(jiffies, deadline)) {
-			if (cleaners_wait())
-				return -EINTR;
-			continue;
-		}
 		if (!awaits_limbo(req, err))
 			return err;
 		/* It may take long: nobody stops cleaning by being over a limit. */
 		cleaners_resume();
 		waited = limbo_wait(gen, deadline);
-		if (cleaners_pause() || waited == -EINTR)
+		if (pause_for(req) || waited == -EINTR)
 			return -EINTR;
 		if (waited)
 			return err;
+		back = jiffies + msecs_to_jiffies(PAUSE_LONG_MS);
 	}
 }
 
@@ -307,7 +317,7 @@ int acquire(struct request *req, struct list_head *runs)
 	err = take_ready(req, runs);
 	if (!err || (err == -EDQUOT && req->flags & BINPOOL_ALLOC_NOWAIT))
 		return err;
-	err = cleaners_pause() ?: take_anywhere(req, runs);
+	err = pause_for(req) ?: take_anywhere(req, runs);
 	cleaners_resume();
 	return err;
 }

@@ -23,9 +23,6 @@
 /* How long a node counts as short of memory after the system asked for some. */
 #define RECLAIM_REST_MS 100
 
-/* A thread of low priority may not run for long; a caller need not wait for that. */
-#define PAUSE_WAIT_MS 50
-
 static atomic_t paused;	 /* callers that want no frame taken */
 static atomic_t working; /* threads that have one, or are about to look */
 static DECLARE_WAIT_QUEUE_HEAD(idle_wait);
@@ -68,8 +65,12 @@ static int cleaner(void *data)
 	struct node_pool *node = data;
 
 	set_freezable();
-	set_user_nice(current, MAX_NICE);
 	while (!kthread_should_stop()) {
+		/* With enough to do it would never wait, and so never freeze. */
+		try_to_freeze();
+		/* hurry() may have raised it. */
+		if (task_nice(current) != MAX_NICE)
+			set_user_nice(current, MAX_NICE);
 		wait_event_freezable(node->dirty_wait,
 				     kthread_should_stop() ||
 					     (dirty(node) && !atomic_read(&paused)));
@@ -98,25 +99,42 @@ bool cleaners_busy(void)
 	return atomic_read(&working);
 }
 
-/* Waits until no thread has a frame, but not for long. -EINTR at a fatal signal. */
-int cleaners_wait(void)
+/* Where others take the CPUs' time a thread of low priority may stop amid a frame. */
+static void hurry(void)
 {
-	long left = wait_event_killable_timeout(idle_wait, !cleaners_busy(),
-						msecs_to_jiffies(PAUSE_WAIT_MS));
+	struct task_struct **task;
+	int nid;
 
+	for_each_node(nid)
+		for (task = node_of(nid)->cleaners; task && *task; task++)
+			set_user_nice(*task, 0);
+}
+
+/*
+ * Waits at most @ms until no thread has a frame; call only between cleaners_pause() and
+ * cleaners_resume(). -EINTR at a fatal signal.
+ */
+int cleaners_wait(unsigned int ms)
+{
+	long left;
+
+	if (!cleaners_busy())
+		return 0;
+	hurry();
+	left = wait_event_killable_timeout(idle_wait, !cleaners_busy(), msecs_to_jiffies(ms));
 	return left < 0 ? -EINTR : 0;
 }
 
 /*
  * Until cleaners_resume() no thread takes a frame, and those that were taken are
- * back, unless that takes long (cleaners_busy() tells) or a fatal signal came
- * (-EINTR; resume all the same).
+ * back, unless that takes longer than @ms (cleaners_busy() tells) or a fatal signal
+ * came (-EINTR; resume all the same).
  */
-int cleaners_pause(void)
+int cleaners_pause(unsigned int ms)
 {
 	atomic_inc(&paused);
 	smp_mb__after_atomic();
-	return cleaners_busy() ? cleaners_wait() : 0;
+	return cleaners_wait(ms);
 }
 
 void cleaners_resume(void)

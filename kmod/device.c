@@ -249,7 +249,7 @@ static long ioctl_trim(void __user *arg)
 	if (trim.node != BINPOOL_NODE_ANY && !node_allowed(trim.node))
 		return -EINVAL;
 	keep = trim.held_bytes >> PMD_SHIFT;
-	cleaners_pause();
+	cleaners_pause(PAUSE_LONG_MS);
 	for_each_node(nid)
 		if (trim.node == BINPOOL_NODE_ANY || trim.node == nid)
 			gone += held_to_system(node_of(nid), GIVE_SPARE, keep, ULONG_MAX);

@@ -190,6 +190,8 @@ static void forget(struct node_pool *node, struct frame **batch, unsigned int n)
 		xa_erase(&frame_index, frame_key(batch[i]->page));
 	node->stats.active -= n;
 	node_unlock(node);
+	/* Under max_bytes, or with a memory failure, the reserve may have lost some. */
+	reserve_fill_node(node);
 }
 
 /*

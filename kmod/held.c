@@ -145,11 +145,20 @@ static void join_and_link(struct node_pool *node, struct frame *run)
 	link_run(node, run);
 }
 
-/* Whether what comes back to @node is held. Without holding only the reserve is. */
+/*
+ * Whether what comes back to @node is held. Without holding only the reserve is: what
+ * turns out to be too much goes right after.
+ */
 static bool may_hold(const struct node_pool *node)
 {
 	lockdep_assert_held(&node->lock);
-	return (hold || node_managed(node) < node->reserve) && !suspended && !limit_excess();
+	return (hold || node->reserve) && !suspended && !limit_excess();
+}
+
+static void only_reserve_unless_holding(struct node_pool *node)
+{
+	if (!holding())
+		held_to_system(node, GIVE_SPARE, 0, ULONG_MAX);
 }
 
 /*
@@ -182,8 +191,12 @@ void held_return(struct list_head *runs)
 	LIST_HEAD(gone);
 
 	list_for_each_entry_safe(run, tmp, runs, link) {
+		struct node_pool *node = node_of_frame(run);
+
 		list_del_init(&run->link);
-		if (!held_put(run, false))
+		if (held_put(run, false))
+			only_reserve_unless_holding(node);
+		else
 			list_add_tail(&run->link, &gone);
 		cond_resched();
 	}
@@ -271,8 +284,10 @@ void held_put_cleaned(struct frame *f)
 	else
 		node->stats.active++;
 	node_unlock(node);
-	if (put)
+	if (put) {
+		only_reserve_unless_holding(node);
 		return;
+	}
 	list_add(&f->link, &gone);
 	frames_to_system(&gone);
 }
@@ -556,7 +571,7 @@ void held_free_all(enum give what)
 {
 	int nid;
 
-	cleaners_pause();
+	cleaners_pause(PAUSE_LONG_MS);
 	for_each_node(nid)
 		held_to_system(node_of(nid), what, 0, ULONG_MAX);
 	cleaners_resume();

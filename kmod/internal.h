@@ -315,11 +315,15 @@ void set_holding(bool on);
 void held_suspend(bool on);
 
 /* clean.c */
+/* A caller that may do without the frames in work need not wait for long. */
+#define PAUSE_SHORT_MS 50
+#define PAUSE_LONG_MS  1000
+
 int cleaners_init(struct node_pool *node);
 void cleaners_exit(struct node_pool *node);
 void cleaners_wake(struct node_pool *node);
-int cleaners_pause(void);
-int cleaners_wait(void);
+int cleaners_pause(unsigned int ms);
+int cleaners_wait(unsigned int ms);
 void cleaners_resume(void);
 bool cleaners_busy(void);
 
@@ -328,11 +332,13 @@ unsigned long node_managed(const struct node_pool *node);
 unsigned long node_spare(const struct node_pool *node);
 void node_unlock(struct node_pool *node);
 void reserve_init(struct node_pool *node);
+void reserve_exit(struct node_pool *node);
 int reserve_set(u64 bytes);
 int reserve_set_node(int nid, u64 bytes);
 unsigned long reserve_total(void);
 unsigned long reserve_filled(int nid);
 void reserve_fill(void);
+void reserve_fill_node(struct node_pool *node);
 void reserve_stop(bool on);
 void reserve_wait_filled(void);
 

@@ -85,7 +85,7 @@ int limit_set(u64 bytes)
 	if (bytes < FRAME_BYTES || bytes > ram_bytes())
 		return -EINVAL;
 	WRITE_ONCE(max_frames, bytes >> PMD_SHIFT);
-	cleaners_pause();
+	cleaners_pause(PAUSE_LONG_MS);
 	for_each_node(nid)
 		held_to_system(node_of(nid), GIVE_ALL, 0, limit_excess());
 	cleaners_resume();

@@ -92,6 +92,7 @@ static void nodes_exit(void)
 		quarantine_exit(node);
 		limbo_exit(node);
 		held_to_system(node, GIVE_ALL, 0, ULONG_MAX);
+		reserve_exit(node);
 		WARN_ON(node_managed(node));
 		held_exit(node);
 		bin_counts_exit(node);

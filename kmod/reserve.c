@@ -102,7 +102,8 @@ static void fill(struct work_struct *work)
 	}
 }
 
-static void fill_node(struct node_pool *node)
+/* Looks at @node's reserve now, if anything of it is missing. */
+void reserve_fill_node(struct node_pool *node)
 {
 	if (READ_ONCE(stopped) || !missing(node))
 		return;
@@ -116,7 +117,7 @@ void reserve_fill(void)
 	int nid;
 
 	for_each_node_state(nid, N_MEMORY)
-		fill_node(node_of(nid));
+		reserve_fill_node(node_of(nid));
 }
 
 /* Stops filling; reserve_stop(false) begins again. */
@@ -162,7 +163,7 @@ static void set_node(struct node_pool *node, unsigned long nr)
 	spin_lock(&node->lock);
 	node->reserve = nr;
 	node_unlock(node);
-	fill_node(node);
+	reserve_fill_node(node);
 }
 
 /*
@@ -222,4 +223,10 @@ void reserve_init(struct node_pool *node)
 {
 	INIT_DELAYED_WORK(&node->fill_work, fill);
 	init_completion(&node->filled);
+}
+
+/* At unload, after the last frame of @node went. */
+void reserve_exit(struct node_pool *node)
+{
+	cancel_delayed_work_sync(&node->fill_work);
 }
