@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Loading and unloading the module, for the tests that are about that. Its file is
- * $BINPOOL_KO. All return 0 or -errno.
+ * For programs that load the module themselves, from the file $BINPOOL_KO, or turn its
+ * parameters. No state.
  */
 #ifndef BINPOOL_TEST_MODULE_H
 #define BINPOOL_TEST_MODULE_H
 
 #include "device.h"
+
+/* All return 0 or -errno. */
 
 static inline int module_load(const char *parameters)
 {
@@ -28,6 +30,29 @@ static inline int module_unload(void)
 static inline bool module_loaded(void)
 {
 	return !access("/sys/module/binpool/refcnt", F_OK);
+}
+
+#define PARAM(name) "/sys/module/binpool/parameters/" name
+
+/* A number of the kernel, anywhere in sysfs or procfs. */
+static inline long long number_read(const char *path)
+{
+	char text[64], *end;
+	int n = text_read(path, text, sizeof(text));
+	long long value;
+
+	if (n < 0)
+		return n;
+	value = strtoll(text, &end, 10);
+	return end == text ? -EBADMSG : value;
+}
+
+static inline int number_write(const char *path, __u64 value)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
+	return text_write(path, text);
 }
 
 #endif /* BINPOOL_TEST_MODULE_H */

@@ -3,9 +3,7 @@
  * Placement on a machine of two nodes or more: where blocks land, asked of the
  * kernel page by page; what STRICT_NODE refuses; what each node's folder shows.
  */
-#include <sched.h>
-
-#include "binpool_test.h"
+#include "empty.h"
 
 FIXTURE(numa)
 {
@@ -301,6 +299,64 @@ TEST_F(numa, cpuset)
 	}
 	ASSERT_EQ(0, child_status(pid));
 	ASSERT_EQ(0, rmdir(dir));
+}
+
+/* The reserve, node by node. */
+
+static long long node_attr(int nid, const char *name)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "node%d/%s", nid, name);
+	return attr_read(path);
+}
+
+static int node_reserve(int nid, __u64 bytes)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "node%d/reserve_bytes", nid);
+	return attr_write(path, bytes);
+}
+
+TEST_F_TIMEOUT(empty, reserve_of_each_node, 120)
+{
+	const long long frame = (long long)self->frame;
+
+	if (nodes_with_memory() != 2)
+		SKIP(return, "not a machine of two nodes");
+	ASSERT_EQ(0, attr_write("reserve_bytes", 17 * self->frame));
+	ASSERT_TRUE(attr_becomes("reserve_filled_bytes", 17 * self->frame, SOON_MS));
+	ASSERT_EQ(9 * frame, node_attr(0, "reserve_bytes"));
+	ASSERT_EQ(8 * frame, node_attr(1, "reserve_bytes"));
+	for (int nid = 0; nid < 2; nid++) {
+		ASSERT_EQ(node_attr(nid, "reserve_bytes"), node_attr(nid, "held_bytes"));
+		ASSERT_EQ(node_attr(nid, "reserve_bytes"), node_attr(nid, "reserve_filled_bytes"));
+	}
+
+	/* One node's own, filled there; the other's stays. */
+	ASSERT_EQ(0, node_reserve(1, 20 * self->frame));
+	ASSERT_EQ(29 * frame, attr_read("reserve_bytes"));
+	ASSERT_TRUE(attr_becomes("node1/held_bytes", 20 * self->frame, SOON_MS));
+	ASSERT_EQ(9 * frame, node_attr(0, "held_bytes"));
+	ASSERT_EQ(29 * frame, attr_read("reserve_filled_bytes"));
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	ASSERT_EQ(29 * frame, attr_read("held_bytes"));
+
+	/* Each by itself is below max_bytes, both are not. */
+	ASSERT_EQ(0, attr_write("max_bytes", 40 * self->frame));
+	ASSERT_EQ(-EINVAL, node_reserve(0, 21 * self->frame));
+	ASSERT_EQ(9 * frame, node_attr(0, "reserve_bytes"));
+	ASSERT_EQ(0, node_reserve(0, 20 * self->frame));
+	ASSERT_TRUE(attr_becomes("reserve_filled_bytes", 40 * self->frame, SOON_MS));
+
+	/* A new total is in equal parts again. */
+	ASSERT_EQ(0, attr_write("reserve_bytes", 6 * self->frame));
+	ASSERT_EQ(3 * frame, node_attr(0, "reserve_bytes"));
+	ASSERT_EQ(3 * frame, node_attr(1, "reserve_bytes"));
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	ASSERT_EQ(3 * frame, node_attr(0, "held_bytes"));
+	ASSERT_EQ(3 * frame, node_attr(1, "held_bytes"));
 }
 
 KERNEL_LOG_TEST

@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Cleaning ahead: what came back dirty is clean after a while, by the module's own
+ * threads; they are in nobody's way, and nobody ever sees a byte of a former owner.
+ */
+#include <sys/resource.h>
+
+#define LOG_EXPECTED                                                                               \
+	"loading out-of-tree module", "module verification failed", "retired the frame",           \
+		"Memory failure", "Injecting memory failure"
+
+#include "empty.h"
+
+/* How far a counter has moved since @since. */
+#define MOVED(name, since) (attr_read(name) - (since))
+
+#define INLINE	   "cleaned_inline_bytes"
+#define BACKGROUND "cleaned_background_bytes"
+
+TEST_F_TIMEOUT(empty, clean_after_a_while, 60)
+{
+	const __u64 len = 64 * self->frame;
+	long long background = attr_read(BACKGROUND), by_caller = attr_read(INLINE);
+	int fd;
+
+	ASSERT_EQ(0, hold_dirty(self->dev, len));
+	ASSERT_TRUE(attr_becomes("held_clean_bytes", len, SOON_MS));
+	ASSERT_EQ((long long)len, attr_read("held_bytes"));
+	ASSERT_EQ((long long)len, attr_read("managed_bytes"));
+	ASSERT_EQ((long long)len, MOVED(BACKGROUND, background));
+	fd = block_alloc(self->dev, len);
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, MOVED(INLINE, by_caller));
+	ASSERT_EQ(len, block_nonzero(fd, len));
+	close(fd);
+}
+
+/*
+ * Whoever does not wait for it gets zero bytes just as well; and every frame is cleaned
+ * once each time, be it by a thread or by the caller.
+ */
+TEST_F_TIMEOUT(empty, asked_for_at_once, 60)
+{
+	const __u64 len = 16 * self->frame;
+	long long by_caller = attr_read(INLINE);
+
+	/* Where there is more, a caller need not wait long for a frame in work. */
+	ASSERT_EQ(0, attr_write("max_bytes", len));
+	for (int r = 0; r < 20; r++) {
+		long long cleaned = attr_read(BACKGROUND) + attr_read(INLINE);
+		int fd;
+
+		ASSERT_EQ(0, hold_dirty(self->dev, len));
+		if (r % 2)
+			sleep_ms(1);
+		fd = block_alloc(self->dev, len);
+		ASSERT_LE(0, fd);
+		ASSERT_EQ((long long)len, attr_read("managed_bytes"));
+		ASSERT_EQ(cleaned + (long long)len, attr_read(BACKGROUND) + attr_read(INLINE));
+		ASSERT_EQ(len, block_nonzero(fd, len));
+		close(fd);
+		ASSERT_EQ(0, attr_write("free_held", 1));
+		ASSERT_EQ(0, attr_read("managed_bytes"));
+	}
+	ASSERT_LT(0, MOVED(INLINE, by_caller));
+}
+
+/* Processes that want all CPUs for themselves. */
+struct hogs {
+	pid_t pid[16];
+	int nr;
+};
+
+static void hogs_start(struct hogs *hogs, int per_cpu)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+	hogs->nr = 0;
+	for (long i = 0; i < cpus * per_cpu && hogs->nr < 16; i++) {
+		pid_t pid = fork();
+
+		if (!pid) {
+			cpu_set_t cpu;
+
+			CPU_ZERO(&cpu);
+			CPU_SET((size_t)(i % cpus), &cpu);
+			sched_setaffinity(0, sizeof(cpu), &cpu);
+			for (;;)
+				;
+		}
+		if (pid > 0)
+			hogs->pid[hogs->nr++] = pid;
+	}
+}
+
+static void hogs_end(struct hogs *hogs)
+{
+	for (int i = 0; i < hogs->nr; i++) {
+		kill(hogs->pid[i], SIGKILL);
+		child_status(hogs->pid[i]);
+	}
+}
+
+/* One run of @len is held, nothing else is, and no more may be. */
+static bool hold_run(int dev, __u64 len, __u64 most)
+{
+	int fd;
+
+	if (attr_write("max_bytes", most) || attr_write("free_held", 1))
+		return false;
+	fd = block_alloc_flags(dev, len, BINPOOL_ALLOC_CONTIG);
+	close(fd);
+	return fd >= 0 && !attr_write("max_bytes", len);
+}
+
+/*
+ * All that the limit allows comes back, and is wanted again while a thread has one of its
+ * frames in work: it must be waited for, not counted as missing. Returns in how many
+ * rounds a thread had been at work, or -1 after a refusal.
+ */
+static int whole_limit(int dev, __u64 len, __u32 flags, int rounds)
+{
+	int overlaps = 0, fd = block_alloc_flags(dev, len, flags & ~BINPOOL_ALLOC_NOWAIT);
+	unsigned int seed = flags;
+
+	for (int r = 0; r < rounds; r++) {
+		long long before = attr_read(BACKGROUND);
+		__u64 wait_us = (__u64)rand_r(&seed) % 3000;
+		struct timespec ts = {0, (long)wait_us * 1000};
+
+		if (fd < 0 || attr_read("managed_bytes") != (long long)len) {
+			fprintf(stderr, "# round %d: %s\n", r, fd < 0 ? strerror(-fd) : "amount");
+			return -1;
+		}
+		close(fd);
+		nanosleep(&ts, NULL);
+		overlaps += attr_read(BACKGROUND) > before &&
+			    attr_read("held_clean_bytes") < (long long)len;
+		fd = block_alloc_flags(dev, len, flags);
+	}
+	if (fd < 0)
+		return -1;
+	close(fd);
+	return overlaps;
+}
+
+static const __u32 manners[] = {
+	0,
+	BINPOOL_ALLOC_NOWAIT,
+	BINPOOL_ALLOC_CONTIG,
+	BINPOOL_ALLOC_CONTIG | BINPOOL_ALLOC_NOWAIT,
+};
+
+TEST_F_TIMEOUT(empty, whole_limit, 120)
+{
+	const __u64 len = 4 * self->frame;
+
+	for (size_t i = 0; i < ARRAY_SIZE(manners); i++) {
+		int overlaps;
+
+		ASSERT_TRUE(hold_run(self->dev, len, (__u64)self->max_bytes));
+		overlaps = whole_limit(self->dev, len, manners[i], 150);
+
+		ASSERT_LE(0, overlaps)
+		{
+			TH_LOG("flags %#x", manners[i]);
+		}
+		/* Else this tested nothing. */
+		ASSERT_LT(10, overlaps);
+	}
+}
+
+/* Also when others take all of the CPUs' time, so that a thread stops amid a frame. */
+TEST_F_TIMEOUT(empty, whole_limit_on_busy_cpus, 120)
+{
+	const __u64 len = 4 * self->frame;
+	struct hogs hogs;
+	int overlaps = 0;
+
+	ASSERT_TRUE(hold_run(self->dev, len, (__u64)self->max_bytes));
+	hogs_start(&hogs, 2);
+	for (size_t i = 0; i < ARRAY_SIZE(manners) && overlaps >= 0; i++)
+		overlaps = whole_limit(self->dev, len, manners[i], 40);
+	hogs_end(&hogs);
+	ASSERT_LE(0, overlaps);
+}
+
+/* What is being cleaned is held, and goes with the rest at once. */
+TEST_F_TIMEOUT(empty, goes_back_while_cleaned, 120)
+{
+	const __u64 len = 8 * self->frame;
+	unsigned int seed = 3;
+
+	for (int r = 0; r < 80; r++) {
+		struct timespec ts = {0, rand_r(&seed) % 2000000};
+		__u64 stays = 0;
+
+		ASSERT_EQ(0, attr_write("holding", 1));
+		close(block_alloc(self->dev, len));
+		ASSERT_EQ((long long)len, attr_read("held_bytes"));
+		nanosleep(&ts, NULL);
+		switch (r % 4) {
+		case 0:
+			ASSERT_EQ(0, attr_write("free_held", 1));
+			break;
+		case 1:
+			ASSERT_EQ(0, device_trim(self->dev, 0, NULL));
+			break;
+		case 2:
+			stays = self->frame;
+			ASSERT_EQ(0, attr_write("max_bytes", stays));
+			break;
+		case 3:
+			ASSERT_EQ(0, attr_write("holding", 0));
+			break;
+		}
+		ASSERT_EQ((long long)stays, attr_read("held_bytes"))
+		{
+			TH_LOG("round %d", r);
+		}
+		ASSERT_EQ((long long)stays, attr_read("managed_bytes"));
+		ASSERT_GE((long long)stays, attr_read("held_clean_bytes"));
+		ASSERT_EQ(0, attr_write("max_bytes", (__u64)self->max_bytes));
+		ASSERT_EQ(0, attr_write("free_held", 1));
+	}
+}
+
+/* A byte that names its owner: 1 and up. */
+static __u64 owner_word(unsigned int owner, unsigned int round)
+{
+	return (__u64)owner << 56 | round;
+}
+
+/*
+ * Takes and returns blocks of random sizes, all full of the owner's words. 0, 1: something
+ * else went wrong, 2: a byte of a former owner.
+ */
+static int canary(unsigned int owner, unsigned int rounds, __u64 frame)
+{
+	int dev = open(DEVICE, O_RDWR | O_CLOEXEC), fds[5] = {-1, -1, -1, -1, -1};
+	unsigned int seed = owner;
+
+	for (unsigned int r = 0; r < rounds; r++) {
+		size_t slot = (size_t)rand_r(&seed) % ARRAY_SIZE(fds);
+		__u64 len = (1 + (__u64)rand_r(&seed) % 12) * frame, bad;
+		struct binpool_alloc a =
+			alloc_request(len, rand_r(&seed) % 4 ? 0 : BINPOOL_ALLOC_CONTIG);
+		__u64 *p;
+
+		if (fds[slot] >= 0)
+			close(fds[slot]);
+		sleep_ms((unsigned int)rand_r(&seed) % 4);
+		if (device_alloc(dev, &a))
+			return 1;
+		fds[slot] = a.fd;
+		p = block_map(a.fd, a.capacity);
+		if (p == MAP_FAILED)
+			return 1;
+		bad = first_nonzero(p, a.capacity);
+		if (bad < a.capacity) {
+			fprintf(stderr,
+				"# owner %u, round %u, byte %llu of %llu: owner %llu's of round %llu\n",
+				owner, r, (unsigned long long)bad, (unsigned long long)a.capacity,
+				(unsigned long long)(p[bad / 8] >> 56),
+				(unsigned long long)(p[bad / 8] & 0xffffffff));
+			return 2;
+		}
+		for (__u64 i = 0; i < a.capacity / 8; i++)
+			p[i] = owner_word(owner, r);
+		munmap(p, a.capacity);
+	}
+	return 0;
+}
+
+TEST_F_TIMEOUT(empty, canary, 180)
+{
+	long long background = attr_read(BACKGROUND), by_caller = attr_read(INLINE);
+	pid_t pid[2];
+
+	for (unsigned int i = 0; i < ARRAY_SIZE(pid); i++) {
+		pid[i] = fork();
+		ASSERT_LE(0, pid[i]);
+		if (!pid[i])
+			_exit(canary(i + 1, 100, self->frame));
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(pid); i++) {
+		EXPECT_EQ(0, child_status(pid[i]));
+	}
+	/* Both ways of cleaning were used. */
+	ASSERT_LT(0, MOVED(BACKGROUND, background));
+	ASSERT_LT(0, MOVED(INLINE, by_caller));
+}
+
+/* The control: the words would be seen. */
+TEST_F(empty, canary_would_be_seen)
+{
+	int fd = block_alloc(self->dev, self->frame);
+	__u64 *p = block_map(fd, self->frame);
+
+	ASSERT_NE(MAP_FAILED, (void *)p);
+	p[77] = owner_word(1, 0);
+	munmap(p, self->frame);
+	ASSERT_EQ(77 * 8, block_nonzero(fd, self->frame));
+	close(fd);
+}
+
+/* Memory that cannot be cleaned is retired, its neighbours are cleaned. */
+TEST_F_TIMEOUT(empty, poisoned_frame_is_retired, 60)
+{
+	const __u64 len = 8 * self->frame;
+	long long retired = attr_read("retired_bytes");
+	int fd = block_alloc(self->dev, len);
+	char *p = block_map(fd, len);
+
+	ASSERT_NE(MAP_FAILED, (void *)p);
+	memset(p, 0x5a, len);
+	/* The kernel marks the page and says that it can do no more with it. */
+	madvise(p + 3 * self->frame + 5 * page_bytes(), page_bytes(), MADV_HWPOISON);
+	munmap(p, len);
+	close(fd);
+	ASSERT_TRUE(attr_becomes("retired_bytes", (__u64)retired + self->frame, SOON_MS));
+	ASSERT_TRUE(attr_becomes("held_clean_bytes", len - self->frame, SOON_MS));
+	ASSERT_EQ((long long)(len - self->frame), attr_read("managed_bytes"));
+	fd = block_alloc(self->dev, len - self->frame);
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(len - self->frame, block_nonzero(fd, len - self->frame));
+	close(fd);
+}
+
+/* Threads: "binpool/N:i", as many as were asked for, of low priority, on node N's CPUs. */
+
+/* A line of /proc/PID/status that begins with @field; "" if there is none. */
+static void status_line(const char *pid, const char *field, char *value, size_t len)
+{
+	char path[288], text[4096], *line;
+
+	value[0] = '\0';
+	snprintf(path, sizeof(path), "/proc/%s/status", pid);
+	if (text_read(path, text, sizeof(text)) < 0)
+		return;
+	line = strstr(text, field);
+	if (!line)
+		return;
+	line += strlen(field);
+	line += strspn(line, ":\t ");
+	snprintf(value, len, "%.*s", (int)strcspn(line, "\n"), line);
+}
+
+/* How many there are; -1 if one is not as it should be. */
+static int threads_count(void)
+{
+	DIR *proc = opendir("/proc");
+	int count = 0;
+
+	if (!proc)
+		return -1;
+	for (struct dirent *e = readdir(proc); e; e = readdir(proc)) {
+		char name[64], cpus[256], path[128], want[256] = "";
+		unsigned int node, number;
+
+		if (e->d_name[0] < '1' || e->d_name[0] > '9')
+			continue;
+		status_line(e->d_name, "Name", name, sizeof(name));
+		if (sscanf(name, "binpool/%u:%u", &node, &number) != 2)
+			continue;
+		count++;
+		status_line(e->d_name, "Cpus_allowed_list", cpus, sizeof(cpus));
+		snprintf(path, sizeof(path), "/sys/devices/system/node/node%u/cpulist", node);
+		text_read(path, want, sizeof(want));
+		want[strcspn(want, "\n")] = '\0';
+		if (strcmp(cpus, want) || getpriority(PRIO_PROCESS, (id_t)atoi(e->d_name)) != 19) {
+			fprintf(stderr, "# %s: CPUs %s of %s, nice %d\n", name, cpus, want,
+				getpriority(PRIO_PROCESS, (id_t)atoi(e->d_name)));
+			count = -1;
+			break;
+		}
+	}
+	closedir(proc);
+	return count;
+}
+
+TEST_F_TIMEOUT(empty, threads, 60)
+{
+	static const int numbers[] = {0, 1, 4, 16};
+
+	ASSERT_EQ(nodes_with_memory() * number_read(PARAM("clean_threads")), threads_count());
+	for (size_t i = 0; i < ARRAY_SIZE(numbers); i++) {
+		char text[32];
+
+		snprintf(text, sizeof(text), "clean_threads=%d", numbers[i]);
+		RELOAD(text);
+		ASSERT_EQ(nodes_with_memory() * numbers[i], threads_count());
+	}
+	close(self->dev);
+	ASSERT_EQ(0, module_unload());
+	ASSERT_EQ(0, threads_count());
+	ASSERT_EQ(0, module_load(""));
+	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
+}
+
+/* Several at a time clean each frame once, and all is found while they do. */
+TEST_F_TIMEOUT(empty, four_threads, 120)
+{
+	const __u64 len = 32 * self->frame, limit = 4 * self->frame;
+	long long background;
+
+	RELOAD("clean_threads=4");
+	background = attr_read(BACKGROUND);
+	for (int r = 1; r <= 5; r++) {
+		ASSERT_EQ(0, hold_dirty(self->dev, len));
+		ASSERT_TRUE(attr_becomes("held_clean_bytes", len, SOON_MS));
+		ASSERT_EQ(r * (long long)len, MOVED(BACKGROUND, background));
+		ASSERT_EQ((long long)len, attr_read("held_bytes"));
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(manners); i++) {
+		ASSERT_TRUE(hold_run(self->dev, limit, (__u64)self->max_bytes));
+		ASSERT_LE(0, whole_limit(self->dev, limit, manners[i], 50))
+		{
+			TH_LOG("flags %#x", manners[i]);
+		}
+	}
+}
+
+/* Without threads the callers clean. */
+TEST_F_TIMEOUT(empty, no_threads, 60)
+{
+	const __u64 len = 32 * self->frame;
+	int fd;
+
+	RELOAD("clean_threads=0");
+	ASSERT_EQ(0, hold_dirty(self->dev, len));
+	sleep_ms(300);
+	ASSERT_EQ(0, attr_read("held_clean_bytes"));
+	ASSERT_EQ((long long)len, attr_read("held_bytes"));
+	fd = block_alloc(self->dev, len);
+	ASSERT_LE(0, fd);
+	ASSERT_EQ((long long)len, attr_read(INLINE));
+	ASSERT_EQ(0, attr_read(BACKGROUND));
+	ASSERT_EQ(len, block_nonzero(fd, len));
+	close(fd);
+}
+
+/*
+ * A caller that is killed while it cleans ends soon; what it had cleaned is held clean,
+ * what it had not stays dirty until somebody cleans it.
+ */
+TEST_F_TIMEOUT(empty, killed_while_cleaning, 120)
+{
+	struct binpool_alloc a;
+	long long at_kill = 0;
+	__u64 len, killed_ms;
+	int fd;
+
+	RELOAD("clean_threads=0");
+	len = (__u64)attr_read("max_bytes") / 4 & ~(self->frame - 1);
+	a = alloc_request(len, 0);
+	ASSERT_EQ(0, device_alloc(self->dev, &a));
+	close(a.fd);
+	len = a.capacity;
+	for (int tries = 0; tries < 10 && (!at_kill || at_kill == (long long)len); tries++) {
+		long long before;
+		pid_t pid;
+
+		ASSERT_EQ(0, hold_dirty(self->dev, len));
+		before = attr_read(INLINE);
+		pid = fork();
+		ASSERT_LE(0, pid);
+		if (!pid)
+			_exit(block_alloc(self->dev, len) < 0);
+		while (attr_read(INLINE) == before)
+			;
+		kill(pid, SIGKILL);
+		killed_ms = now_ms();
+		child_status(pid);
+		ASSERT_GE(3000, now_ms() - killed_ms);
+		ASSERT_TRUE(attr_becomes("held_bytes", len, 3000));
+		ASSERT_EQ(0, attr_read("active_bytes"));
+		ASSERT_EQ((long long)len, attr_read("managed_bytes"));
+		at_kill = attr_read(INLINE) - before;
+	}
+	ASSERT_LT(0, at_kill);
+	ASSERT_GT((long long)len, at_kill)
+	{
+		TH_LOG("never killed in time");
+	}
+	ASSERT_EQ(at_kill, attr_read("held_clean_bytes"));
+	fd = block_alloc(self->dev, len);
+	ASSERT_LE(0, fd);
+	ASSERT_EQ((long long)len, attr_read("managed_bytes"));
+	ASSERT_EQ(len, block_nonzero(fd, len));
+	close(fd);
+}
+
+/* Unloading waits for a frame, not for all of them, and gives all back. */
+TEST_F_TIMEOUT(empty, unload_while_cleaning, 120)
+{
+	const __u64 len = 64 * self->frame;
+
+	for (int r = 0; r < 8; r++) {
+		__u64 held;
+
+		RELOAD(r % 2 ? "clean_threads=4" : "");
+		ASSERT_EQ(0, hold_dirty(self->dev, len));
+		sleep_ms((unsigned int)r * 2);
+		held = meminfo_bytes("MemFree");
+		close(self->dev);
+		ASSERT_EQ(0, module_unload());
+		ASSERT_LE(held + len / 2, meminfo_bytes("MemFree"));
+		ASSERT_EQ(0, threads_count());
+		ASSERT_EQ(0, module_load(""));
+		self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
+	}
+}
+
+KERNEL_LOG_TEST
+
+TEST_HARNESS_MAIN

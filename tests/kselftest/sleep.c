@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Before the machine sleeps: hibernation gets what is held, other sleep leaves it, and
+ * neither is kept waiting. Nothing really sleeps here.
+ */
+#include "empty.h"
+
+#define POWER "/sys/power/"
+
+/* The stages of suspend are gone through up to the freezing of tasks, for a second. */
+static int sleep_as(const char *state)
+{
+	int ret = text_write(POWER "pm_test", "freezer");
+
+	if (ret)
+		return ret;
+	number_write("/sys/module/suspend/parameters/pm_test_delay", 1);
+	ret = text_write(POWER "state", state);
+	text_write(POWER "pm_test", "none");
+	return ret;
+}
+
+/* Before hibernation everything that is held goes, so that it is not written out. */
+TEST_F_TIMEOUT(empty, hibernation, 180)
+{
+	const __u64 used = 8 * self->frame, kept = 16 * self->frame, warm = 64 * self->frame;
+	long long freed;
+	int fd, ret;
+	char *p;
+
+	if (access(POWER "pm_test", W_OK) || access(POWER "disk", R_OK))
+		SKIP(return, "the kernel cannot hibernate, or not for a test");
+	fd = block_alloc(self->dev, used);
+	p = block_map(fd, used);
+	ASSERT_NE(MAP_FAILED, (void *)p);
+	stamp(p, used, 1);
+	ASSERT_EQ(0, hold_dirty(self->dev, warm));
+	ASSERT_EQ(0, attr_write("reserve_bytes", used + kept));
+	freed = attr_read("freed_bytes");
+	ret = sleep_as("disk");
+	ASSERT_EQ(0, ret)
+	{
+		TH_LOG("hibernating: %s", strerror(-ret));
+	}
+	ASSERT_EQ((long long)warm, attr_read("freed_bytes") - freed);
+	/* And the reserve comes back by itself. */
+	ASSERT_TRUE(attr_becomes("reserve_filled_bytes", used + kept, SOON_MS));
+	ASSERT_EQ((long long)kept, attr_read("held_bytes"));
+	ASSERT_TRUE(stamped(p, used, 1));
+	munmap(p, used);
+	close(fd);
+	/* Held as before. */
+	ASSERT_EQ((long long)(used + kept), attr_read("held_bytes"));
+	ASSERT_EQ(0, hold_dirty(self->dev, warm));
+	ASSERT_LE((long long)warm, attr_read("held_bytes"));
+}
+
+/* Other sleep takes nothing away; threads amid much work freeze all the same. */
+TEST_F_TIMEOUT(empty, suspend_amid_cleaning, 180)
+{
+	struct binpool_alloc a = alloc_request((__u64)self->max_bytes / 2, 0);
+	int ret;
+
+	if (access(POWER "pm_test", W_OK))
+		SKIP(return, "the kernel cannot suspend for a test");
+	/* Much to clean. */
+	ASSERT_EQ(0, device_alloc(self->dev, &a));
+	close(a.fd);
+	ret = sleep_as("freeze");
+	/* Who freezes only after the work is done would have no dirty memory left. */
+	ASSERT_GT((long long)a.capacity, attr_read("held_clean_bytes"));
+	ASSERT_EQ(0, ret)
+	{
+		TH_LOG("suspending: %s", strerror(-ret));
+	}
+	ASSERT_LE((long long)a.capacity, attr_read("held_bytes"));
+	ASSERT_TRUE(attr_becomes("held_clean_bytes", (__u64)attr_read("held_bytes"), SOON_MS));
+}
+
+KERNEL_LOG_TEST
+
+TEST_HARNESS_MAIN
