@@ -223,6 +223,8 @@ static outcomes judge(const struct call *call)
 		return OUTCOME(ENOTTY);
 	if ((command->feature & fuzz.features) != command->feature)
 		return OUTCOME(EOPNOTSUPP);
+	if (command->refused)
+		return command->refused;
 	if (call->readable < sizeof(size))
 		return OUTCOME(EFAULT);
 	size = call->args.size;

@@ -52,6 +52,7 @@ union args {
 	struct binpool_limit limit;
 	struct binpool_query query;
 	struct binpool_export_dmabuf dmabuf;
+	struct binpool_phys phys;
 	unsigned char bytes[PAGE_MAX];
 };
 
@@ -62,6 +63,7 @@ struct command {
 	__u32 size;
 	__u32 first_size; /* of the struct's first version */
 	__u64 feature;	  /* without which it is not supported; 0: always */
+	outcomes refused; /* what comes of any call, since we may not; 0: we may */
 	struct field fields[FIELDS_MAX];
 	/* What comes of arguments that are well-formed, by their values. */
 	outcomes (*judge)(const union args *args);

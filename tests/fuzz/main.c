@@ -3,6 +3,7 @@
  * fuzz: everything a program can ask of /dev/binpool and of blocks, with random
  * arguments. Options, the phases one after the other, TAP.
  */
+#include <linux/capability.h>
 #include <getopt.h>
 #include <stdarg.h>
 
@@ -111,6 +112,20 @@ static bool compat_works(void)
 #endif
 }
 
+/* Who may not do raw I/O is told no physical addresses, whatever he says. */
+static bool drop_raw_io(void)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+
+	if (syscall(SYS_capget, &header, data))
+		return false;
+	data[0].effective &= ~(1U << CAP_SYS_RAWIO);
+	data[0].permitted &= ~(1U << CAP_SYS_RAWIO);
+	data[0].inheritable &= ~(1U << CAP_SYS_RAWIO);
+	return !syscall(SYS_capset, &header, data);
+}
+
 static bool prepare(void)
 {
 	int dev = open(DEVICE, O_RDWR | O_CLOEXEC);
@@ -130,7 +145,7 @@ static bool prepare(void)
 	fuzz.compat = compat_works();
 	printf("# seed %llu%s\n", (unsigned long long)fuzz.seed,
 	       fuzz.compat ? "" : "; no entry for 32-bit programs here");
-	return !attr_write("max_bytes", fuzz.max_bytes);
+	return drop_raw_io() && !attr_write("max_bytes", fuzz.max_bytes);
 }
 
 int main(int argc, char **argv)

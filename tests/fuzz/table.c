@@ -65,6 +65,8 @@ static const char *answer_info(const union args *in, const union args *out, int 
 		return "held_bytes";
 	if (odd(i->limbo_bytes) || i->limbo_bytes > fuzz.max_bytes)
 		return "limbo_bytes";
+	if (odd(i->quarantine_bytes) || i->quarantine_bytes > fuzz.max_bytes)
+		return "quarantine_bytes";
 	if (odd(i->opener_bytes) || i->opener_bytes > i->active_bytes + i->limbo_bytes)
 		return "opener_bytes";
 	if (HAS(out, binpool_info, user_max_bytes) && i->user_max_bytes != fuzz.max_bytes)
@@ -210,6 +212,13 @@ static const char *answer_export(const union args *in, const union args *out, in
 	return NULL;
 }
 
+/* Allowed, it would write to random places, and put all memory into quarantine. */
+static outcomes judge_phys(const union args *args)
+{
+	(void)args;
+	return OUTCOME(EPERM);
+}
+
 static outcomes judge_query(const union args *args)
 {
 	return args->query.flags ? OUTCOME(EINVAL) : SUCCESS;
@@ -268,6 +277,7 @@ const struct command
 						FIELD(binpool_info, user_max_bytes, KIND_OUT),
 						FIELD(binpool_info, user_bytes, KIND_OUT),
 						FIELD(binpool_info, opener_max_bytes, KIND_OUT),
+						FIELD(binpool_info, quarantine_bytes, KIND_OUT),
 					},
 			},
 			{
@@ -353,6 +363,24 @@ const struct command
 						FIELD(binpool_export_dmabuf, fd, KIND_OUT),
 						FIELD(binpool_export_dmabuf, reserved,
 						      KIND_RESERVED),
+					},
+			},
+			{
+				.name = "PHYS",
+				.nr = BINPOOL_IOC_PHYS,
+				.on_block = true,
+				.size = sizeof(struct binpool_phys),
+				.first_size = 24,
+				.refused = OUTCOME(EPERM),
+				.judge = judge_phys,
+				.listed = OUTCOME(EPERM),
+				.fields =
+					{
+						FIELD(binpool_phys, size, KIND_SIZE),
+						FIELD(binpool_phys, flags, KIND_FLAGS),
+						FIELD(binpool_phys, runs, KIND_BYTES),
+						FIELD(binpool_phys, nr_runs, KIND_BYTES),
+						FIELD(binpool_phys, reserved, KIND_RESERVED),
 					},
 			},
 			{
