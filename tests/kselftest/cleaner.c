@@ -60,7 +60,11 @@ TEST_F_TIMEOUT(empty, asked_for_at_once, 60)
 		ASSERT_EQ(len, block_nonzero(fd, len));
 		close(fd);
 		ASSERT_EQ(0, attr_write("free_held", 1));
-		ASSERT_EQ(0, attr_read("managed_bytes"));
+		ASSERT_EQ(0, attr_read("managed_bytes"))
+		{
+			TH_LOG("held %lld, limbo %lld", attr_read("held_bytes"),
+			       attr_read("limbo_bytes"));
+		}
 	}
 	ASSERT_LT(0, MOVED(INLINE, by_caller));
 }

@@ -359,7 +359,7 @@ TEST_F_TIMEOUT(empty, offline_is_refused, 60)
 	if (text_read("/sys/devices/system/memory/block_size_bytes", text, sizeof(text)) < 0)
 		SKIP(return, "the kernel cannot put memory offline");
 	block_bytes = strtoull(text, NULL, 16);
-	fd = block_alloc_flags(self->dev, len, BINPOOL_ALLOC_CONTIG);
+	fd = block_alloc(self->dev, len);
 	ASSERT_LE(0, fd);
 	p = block_map(fd, len);
 	ASSERT_NE(MAP_FAILED, (void *)p);
