@@ -78,6 +78,9 @@ static unsigned long fill_some(struct node_pool *node, unsigned long nr)
 	if (room)
 		got = fresh_runs(node, room, GFP_FILL, &runs);
 	limit_give(room - got);
+	/* Of what is scattered the page allocator makes no more. */
+	if (!got)
+		got = scan_frames(node, nr, &runs);
 	list_for_each_entry_safe(run, tmp, &runs, link) {
 		list_del_init(&run->link);
 		held_put(run, true);

@@ -47,6 +47,10 @@ static struct {
 	unsigned long at; /* jiffies; 0: no entry */
 } failed[1 << FAILED_BITS];
 
+/*
+ * Whether this kernel, as it is set up, lets frames be taken. Where it moves memory in
+ * larger blocks than a frame, it would take too much, and complain.
+ */
 bool scan_possible(void)
 {
 	return COMPAT_CONTIG && READ_ONCE(contig_ms) &&
@@ -160,7 +164,7 @@ static enum fit look(const struct node_pool *node, unsigned long key, unsigned l
 		head = compound_head(page);
 		if (head == page && !PageHead(page) && !page_ref_count(page)) {
 			/* A kernel may keep its own pages without a reference. */
-			if (PageSlab(page) || PageOffline(page))
+			if (page_has_type(page))
 				return UNFIT;
 			++*free; /* on its way from or to a list of free pages */
 			continue;
@@ -318,9 +322,9 @@ bool scan_would_fit(struct node_pool *node, unsigned long nr, unsigned long alig
 }
 
 /* Frames taken like this ask no watermark: what is free of them must be to spare. */
-static bool can_spare(const struct zone *zone, unsigned long free)
+static bool can_spare(struct zone *zone, unsigned long free)
 {
-	return zone_page_state((struct zone *)zone, NR_FREE_PAGES) >=
+	return zone_page_state(zone, NR_FREE_PAGES) >=
 	       free + low_wmark_pages(zone) + zone->lowmem_reserve[gfp_zone(GFP_SCAN)];
 }
 

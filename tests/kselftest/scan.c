@@ -376,6 +376,15 @@ TEST_F_TIMEOUT(scan, killed, 300)
 	ASSERT_LE(before, meminfo_bytes("MemFree") + 64 * MIB);
 }
 
+/* The reserve is filled from such memory, and no further than it says. */
+TEST_F_TIMEOUT(scan, reserve, 200)
+{
+	ASSERT_EQ(0, attr_write("reserve_bytes", 192 * MIB));
+	EXPECT_TRUE(attr_becomes("reserve_filled_bytes", 192 * MIB, 150000));
+	EXPECT_EQ((long long)(192 * MIB), attr_read("managed_bytes"));
+	ASSERT_EQ(0, attr_write("reserve_bytes", 0));
+}
+
 /*
  * What is held goes back only for a request that is met by it, and max_bytes is named
  * as the obstacle only where it is one.
