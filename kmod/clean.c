@@ -43,8 +43,8 @@ static bool clean_one(struct node_pool *node)
 {
 	struct frame *f = NULL;
 
-	/* Either we see a pause, or who pauses sees us. */
 	atomic_inc(&working);
+	/* Either we see a pause, or who pauses sees us. */
 	smp_mb__after_atomic();
 	if (!atomic_read(&paused))
 		f = held_take_dirty(node);
@@ -133,6 +133,7 @@ int cleaners_wait(unsigned int ms)
 int cleaners_pause(unsigned int ms)
 {
 	atomic_inc(&paused);
+	/* As in clean_one(). */
 	smp_mb__after_atomic();
 	return cleaners_wait(ms);
 }

@@ -504,10 +504,7 @@ static struct frame *least_wanted(struct node_pool *node, enum give what)
 	return NULL;
 }
 
-/*
- * How many frames GIVE_IDLE would give back, of the runs that would go first: a
- * lower bound.
- */
+/* At least how many frames GIVE_IDLE would give back. */
 unsigned long held_idle(struct node_pool *node)
 {
 	unsigned long nr = 0;

@@ -209,6 +209,7 @@ static ssize_t node_reserve_store(struct kobject *kobj, struct kobj_attribute *a
 
 	return err ?: len;
 }
+
 static struct kobj_attribute node_attr_reserve =
 	__ATTR(reserve_bytes, 0644, node_reserve_show, node_reserve_store);
 
@@ -217,6 +218,7 @@ static ssize_t node_reserve_filled_show(struct kobject *kobj, struct kobj_attrib
 {
 	return sysfs_emit(buf, "%llu\n", frames_to_bytes(reserve_filled(dir_nid(kobj))));
 }
+
 static struct kobj_attribute node_attr_reserve_filled =
 	__ATTR(reserve_filled_bytes, 0444, node_reserve_filled_show, NULL);
 

@@ -369,7 +369,9 @@ static void bench_memory(void)
 	int dev = device_open(), fd;
 	__u64 frame = frame_bytes(dev), before[2], len;
 
-	len = (__u64)attr_read("max_bytes") / (256 * frame) * 256 * frame;
+	/* Enough that some more or less objects of a slab do not matter. */
+	len = meminfo_bytes("MemTotal") / 100 * 75 / (256 * frame) * 256 * frame;
+	check(attr_write("max_bytes", len), "max_bytes");
 	for (int i = 0; i < 2; i++)
 		before[i] = slab_bytes(caches[i]);
 	fd = block_alloc(dev, len);
