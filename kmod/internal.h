@@ -330,7 +330,7 @@ bool cleaners_busy(void);
 /* reserve.c */
 unsigned long node_managed(const struct node_pool *node);
 unsigned long node_spare(const struct node_pool *node);
-void node_unlock(struct node_pool *node);
+void node_unlock(struct node_pool *node) __releases(&node->lock);
 void reserve_init(struct node_pool *node);
 void reserve_exit(struct node_pool *node);
 int reserve_set(u64 bytes);

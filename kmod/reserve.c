@@ -42,7 +42,7 @@ unsigned long node_spare(const struct node_pool *node)
  * Ends a change of @node's counts. Spare frames are told to the system as
  * reclaimable, so that MemAvailable has them.
  */
-void node_unlock(struct node_pool *node)
+void node_unlock(struct node_pool *node) __releases(&node->lock)
 {
 	unsigned long spare = node_spare(node);
 	long more = spare - node->spare;

@@ -303,6 +303,7 @@ static struct attribute *device_attrs[] = {
 	&dev_attr_phys_release.attr,
 	NULL,
 };
+
 /* clang-format on */
 
 static const struct attribute_group device_group = {
