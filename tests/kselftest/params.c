@@ -107,27 +107,6 @@ static const struct {
 		.good = {"0", "FRAME"},
 	},
 	{
-		.name = "contig_ms",
-		.may_be = "a number from 0 to 60000",
-		.bad = {"60001", "4294967296", "-1", "1 s", ""},
-		.good = {"0", "60000"},
-		.at_run_time = true,
-	},
-	{
-		.name = "contig_duty",
-		.may_be = "a number from 1 to 100",
-		.bad = {"0", "101", "4294967297", "-1", "5%", ""},
-		.good = {"1", "100"},
-		.at_run_time = true,
-	},
-	{
-		.name = "contig_scan_61",
-		.may_be = "Y or N",
-		.bad = {"2", "-1", "yes", "?", ""},
-		.good = {"Y", "N"},
-		.at_run_time = true,
-	},
-	{
 		.name = "memlock",
 		.may_be = "Y or N",
 		.bad = {"2", "01", "-1", "yes", "off", "?", ""},
