@@ -350,10 +350,7 @@ static unsigned long take_part(struct node_pool *node, struct frame *run, unsign
 	return nr;
 }
 
-/*
- * One stretch of @nr adjacent held frames, clean and dirty mixed, appended to
- * @runs, if there is one among the first runs of the node.
- */
+/* A stretch of @nr adjacent held frames, clean or not, among the node's first runs. */
 bool held_join(struct node_pool *node, unsigned long nr, unsigned long align,
 	       struct list_head *runs)
 {
@@ -382,10 +379,7 @@ bool held_join(struct node_pool *node, unsigned long nr, unsigned long align,
 	return found;
 }
 
-/*
- * Where @node holds frames, by address, clean and dirty alike, each stretch as long
- * as it goes: the first @max of them. Returns how many.
- */
+/* Where @node holds frames, by address: the first @max stretches. Returns how many. */
 unsigned long held_stretches(struct node_pool *node, struct stretch *of, unsigned long max)
 {
 	unsigned long key = 0, nr = 0;
