@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * All that can fail in loading and unloading the module does; see faults.h. Leaves it
+ * loaded.
+ */
+#include <sys/uio.h>
+
+#include "faults.h"
+#include "module.h"
+
+struct image {
+	void *bytes;
+	size_t len;
+};
+
+/* The module's file without what debuggers want, which is most of it. */
+static struct image image_read(void)
+{
+	struct image image = {};
+	char command[1024], path[] = "/tmp/binpool-XXXXXX";
+	int fd = mkstemp(path);
+	struct stat st;
+
+	snprintf(command, sizeof(command), "strip --strip-debug -o %s \"$BINPOOL_KO\"", path);
+	if (fd < 0 || system(command))
+		return image;
+	close(fd);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	unlink(path);
+	if (fd >= 0 && !fstat(fd, &st)) {
+		image.bytes = malloc((size_t)st.st_size);
+		if (image.bytes && read(fd, image.bytes, (size_t)st.st_size) == st.st_size)
+			image.len = (size_t)st.st_size;
+	}
+	close(fd);
+	return image;
+}
+
+static int image_load(const struct image *image, const char *parameters)
+{
+	return syscall(SYS_init_module, image->bytes, image->len, parameters) ? -errno : 0;
+}
+
+/* Few size classes, of which each has a folder with files in sysfs. */
+#define PARAMETERS "mantissa_bits=0"
+
+/* Faults of loading that are tried one by one. */
+#define OWN 200
+
+/* Loading: either the module is there and serves, or there is nothing of it. */
+static void load_once(struct __test_metadata *_metadata, struct subject *s,
+		      const struct image *image, unsigned int n)
+{
+	int ret;
+	bool none;
+
+	arm(s, n);
+	ret = image_load(image, PARAMETERS);
+	none = disarm(s);
+	if (ret) {
+		ASSERT_FALSE(none);
+		ASSERT_TRUE(ret == -ENOMEM || ret == -EFAULT)
+		{
+			TH_LOG("fault %u: %s", n, strerror(-ret));
+		}
+		ASSERT_FALSE(module_loaded());
+		ASSERT_EQ(-1, access(DEVICE, F_OK));
+		ASSERT_EQ(-1, access(SYSFS, F_OK));
+		return;
+	}
+	s->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
+	ASSERT_LE(0, s->dev);
+	ASSERT_TRUE(works(s));
+	close(s->dev);
+	ASSERT_EQ(0, module_unload());
+	ASSERT_EQ(-1, access(DEVICE, F_OK));
+}
+
+/*
+ * Most of what can fail is the kernel's loader, and of that some will do. The module
+ * begins where it gets to see a parameter that it refuses.
+ */
+TEST_F_TIMEOUT(faults, load, 1200)
+{
+	const struct image image = image_read();
+	unsigned int loader, all;
+
+	ASSERT_LT(0, image.len);
+	close(self->s.dev);
+	ASSERT_EQ(0, module_unload());
+	for (int i = 0; i < 2; i++) { /* the second counts: the kernel has all that stays */
+		arm(&self->s, MOST);
+		ASSERT_EQ(-EINVAL, image_load(&image, PARAMETERS " max_bytes=1"));
+		loader = MOST - disarm(&self->s);
+		arm(&self->s, MOST);
+		ASSERT_EQ(0, image_load(&image, PARAMETERS));
+		all = MOST - disarm(&self->s);
+		ASSERT_EQ(0, module_unload());
+	}
+	ASSERT_LT(0, loader);
+	ASSERT_LT(loader + 20, all);
+	ASSERT_GT(MOST, all);
+	TH_LOG("the loader could fail %u times, the module %u times", loader, all - loader);
+	for (unsigned int n = 1; n < loader; n += loader / 20 + 1)
+		load_once(_metadata, &self->s, &image, n);
+	/*
+	 * A page more or less that is at hand moves where it begins, and ends. The
+	 * files of the size classes come last; they are many, and alike.
+	 */
+	for (unsigned int n = loader - 5; n <= all + 5; n += n < loader + OWN ? 1 : 1 + all / OWN)
+		load_once(_metadata, &self->s, &image, n);
+	ASSERT_EQ(0, image_load(&image, ""));
+	self->s.dev = open(DEVICE, O_RDWR | O_CLOEXEC);
+	ASSERT_LE(0, self->s.dev);
+}
+
+/* Unloading with a frame in limbo goes through, or did nothing and goes through then. */
+TEST_F_TIMEOUT(faults, unload, 600)
+{
+	const struct image image = image_read();
+	const size_t len = 4 * page_bytes();
+	char *got = malloc(len);
+	unsigned int n;
+	bool none = false;
+
+	ASSERT_LT(0, image.len);
+	for (n = 1; n < MOST && !none; n++) {
+		int fd = block_alloc(self->s.dev, 2 * self->s.frame), ends[2], ret;
+		char *p = block_map(fd, 2 * self->s.frame);
+		struct iovec part = {p + self->s.frame, len};
+
+		ASSERT_NE(MAP_FAILED, (void *)p);
+		fill(p, 2 * self->s.frame, n, 0);
+		ASSERT_EQ(0, pipe(ends));
+		ASSERT_EQ((ssize_t)len, vmsplice(ends[1], &part, 1, 0));
+		munmap(p, 2 * self->s.frame);
+		close(fd);
+		close(self->s.dev);
+		ASSERT_EQ((long long)self->s.frame, attr_read("limbo_bytes"));
+
+		arm(&self->s, n);
+		ret = module_unload();
+		none = disarm(&self->s);
+		if (ret) {
+			ASSERT_FALSE(none);
+			ASSERT_TRUE(ret == -ENOMEM || ret == -EFAULT)
+			{
+				TH_LOG("fault %u: %s", n, strerror(-ret));
+			}
+			ASSERT_EQ((long long)self->s.frame, attr_read("limbo_bytes"));
+			ASSERT_EQ(0, module_unload());
+		}
+		ASSERT_FALSE(module_loaded());
+		ASSERT_EQ(-1, access(DEVICE, F_OK));
+		ASSERT_EQ((ssize_t)len, read(ends[0], got, len));
+		ASSERT_TRUE(filled(got, len, n, self->s.frame));
+		close(ends[0]);
+		close(ends[1]);
+
+		ASSERT_EQ(0, image_load(&image, ""));
+		self->s.dev = open(DEVICE, O_RDWR | O_CLOEXEC);
+		ASSERT_LE(0, self->s.dev);
+	}
+	ASSERT_TRUE(none);
+	TH_LOG("%u faults", n - 2);
+}
+
+KERNEL_LOG_TEST
+
+TEST_HARNESS_MAIN
