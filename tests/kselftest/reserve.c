@@ -225,6 +225,8 @@ TEST_F_TIMEOUT(empty, two_writers, 60)
 		EXPECT_EQ(0, child_status(pid[i]));
 	}
 	ASSERT_GE((long long)most, attr_read("managed_bytes"));
+	ASSERT_EQ(0, attr_write("reserve_bytes", 0));
+	ASSERT_EQ(0, attr_write("free_held", 1));
 	ASSERT_TRUE(reserve(most));
 	ASSERT_EQ((long long)most, attr_read("managed_bytes"));
 	ASSERT_TRUE(reserve(self->frame));
