@@ -8,39 +8,6 @@
 #include "faults.h"
 #include "module.h"
 
-struct image {
-	void *bytes;
-	size_t len;
-};
-
-/* The module's file without what debuggers want, which is most of it. */
-static struct image image_read(void)
-{
-	struct image image = {};
-	char command[1024], path[] = "/tmp/binpool-XXXXXX";
-	int fd = mkstemp(path);
-	struct stat st;
-
-	snprintf(command, sizeof(command), "strip --strip-debug -o %s \"$BINPOOL_KO\"", path);
-	if (fd < 0 || system(command))
-		return image;
-	close(fd);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	unlink(path);
-	if (fd >= 0 && !fstat(fd, &st)) {
-		image.bytes = malloc((size_t)st.st_size);
-		if (image.bytes && read(fd, image.bytes, (size_t)st.st_size) == st.st_size)
-			image.len = (size_t)st.st_size;
-	}
-	close(fd);
-	return image;
-}
-
-static int image_load(const struct image *image, const char *parameters)
-{
-	return syscall(SYS_init_module, image->bytes, image->len, parameters) ? -errno : 0;
-}
-
 /* Few size classes, of which each has a folder with files in sysfs. */
 #define PARAMETERS "mantissa_bits=0"
 
@@ -48,14 +15,13 @@ static int image_load(const struct image *image, const char *parameters)
 #define OWN 200
 
 /* Loading: either the module is there and serves, or there is nothing of it. */
-static void load_once(struct __test_metadata *_metadata, struct subject *s,
-		      const struct image *image, unsigned int n)
+static void load_once(struct __test_metadata *_metadata, struct subject *s, unsigned int n)
 {
 	int ret;
 	bool none;
 
 	arm(s, n);
-	ret = image_load(image, PARAMETERS);
+	ret = module_load(PARAMETERS);
 	none = disarm(s);
 	if (ret) {
 		ASSERT_FALSE(none);
@@ -77,23 +43,24 @@ static void load_once(struct __test_metadata *_metadata, struct subject *s,
 }
 
 /*
- * Most of what can fail is the kernel's loader, and of that some will do. The module
- * begins where it gets to see a parameter that it refuses.
+ * Part of what can fail is the kernel's loader, and of that some will do. The module
+ * begins where it gets to see parameters that it refuses.
  */
 TEST_F_TIMEOUT(faults, load, 1200)
 {
-	const struct image image = image_read();
 	unsigned int loader, all;
+	char refused[128];
 
-	ASSERT_LT(0, image.len);
+	snprintf(refused, sizeof(refused), PARAMETERS " max_bytes=%llu reserve_bytes=%llu",
+		 (unsigned long long)(4 * self->s.frame), (unsigned long long)(8 * self->s.frame));
 	close(self->s.dev);
 	ASSERT_EQ(0, module_unload());
 	for (int i = 0; i < 2; i++) { /* the second counts: the kernel has all that stays */
 		arm(&self->s, MOST);
-		ASSERT_EQ(-EINVAL, image_load(&image, PARAMETERS " max_bytes=1"));
+		ASSERT_EQ(-EINVAL, module_load(refused));
 		loader = MOST - disarm(&self->s);
 		arm(&self->s, MOST);
-		ASSERT_EQ(0, image_load(&image, PARAMETERS));
+		ASSERT_EQ(0, module_load(PARAMETERS));
 		all = MOST - disarm(&self->s);
 		ASSERT_EQ(0, module_unload());
 	}
@@ -102,14 +69,14 @@ TEST_F_TIMEOUT(faults, load, 1200)
 	ASSERT_GT(MOST, all);
 	TH_LOG("the loader could fail %u times, the module %u times", loader, all - loader);
 	for (unsigned int n = 1; n < loader; n += loader / 20 + 1)
-		load_once(_metadata, &self->s, &image, n);
+		load_once(_metadata, &self->s, n);
 	/*
 	 * A page more or less that is at hand moves where it begins, and ends. The
 	 * files of the size classes come last; they are many, and alike.
 	 */
 	for (unsigned int n = loader - 5; n <= all + 5; n += n < loader + OWN ? 1 : 1 + all / OWN)
-		load_once(_metadata, &self->s, &image, n);
-	ASSERT_EQ(0, image_load(&image, ""));
+		load_once(_metadata, &self->s, n);
+	ASSERT_EQ(0, module_load(""));
 	self->s.dev = open(DEVICE, O_RDWR | O_CLOEXEC);
 	ASSERT_LE(0, self->s.dev);
 }
@@ -117,13 +84,11 @@ TEST_F_TIMEOUT(faults, load, 1200)
 /* Unloading with a frame in limbo goes through, or did nothing and goes through then. */
 TEST_F_TIMEOUT(faults, unload, 600)
 {
-	const struct image image = image_read();
 	const size_t len = 4 * page_bytes();
 	char *got = malloc(len);
 	unsigned int n;
 	bool none = false;
 
-	ASSERT_LT(0, image.len);
 	for (n = 1; n < MOST && !none; n++) {
 		int fd = block_alloc(self->s.dev, 2 * self->s.frame), ends[2], ret;
 		char *p = block_map(fd, 2 * self->s.frame);
@@ -157,7 +122,7 @@ TEST_F_TIMEOUT(faults, unload, 600)
 		close(ends[0]);
 		close(ends[1]);
 
-		ASSERT_EQ(0, image_load(&image, ""));
+		ASSERT_EQ(0, module_load(""));
 		self->s.dev = open(DEVICE, O_RDWR | O_CLOEXEC);
 		ASSERT_LE(0, self->s.dev);
 	}
