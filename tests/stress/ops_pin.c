@@ -192,20 +192,31 @@ bool op_register(struct task *task, struct slot *slot)
 /* Submits a request for each page and waits for none. */
 static bool fly(struct pin *pin, int file, off_t at, bool into_memory)
 {
+	struct iovec part = {pin->addr, pin_bytes(pin)};
 	int submitted;
+	bool fixed;
 
 	if (!ring_init(pin))
 		return false;
+	/*
+	 * A request that is put off pins its pages later, and what is mapped at their
+	 * address by then. What is registered is pinned now.
+	 */
+	fixed = !io_uring_register_buffers(pin->ring, &part, 1);
 	for (unsigned int i = 0; i < pin->pages; i++) {
 		struct io_uring_sqe *sqe = io_uring_get_sqe(pin->ring);
 		char *page = pin->addr + i * shared->page;
+		unsigned int len = (unsigned int)shared->page;
+		__u64 place = (__u64)at + i * shared->page;
 
-		if (into_memory)
-			io_uring_prep_read(sqe, file, page, (unsigned int)shared->page,
-					   (__u64)at + i * shared->page);
+		if (into_memory && fixed)
+			io_uring_prep_read_fixed(sqe, file, page, len, place, 0);
+		else if (into_memory)
+			io_uring_prep_read(sqe, file, page, len, place);
+		else if (fixed)
+			io_uring_prep_write_fixed(sqe, file, page, len, place, 0);
 		else
-			io_uring_prep_write(sqe, file, page, (unsigned int)shared->page,
-					    (__u64)at + i * shared->page);
+			io_uring_prep_write(sqe, file, page, len, place);
 		io_uring_sqe_set_data64(sqe, i);
 	}
 	submitted = io_uring_submit(pin->ring);
