@@ -220,8 +220,8 @@ static bool awaits_limbo(const struct request *req, int err)
 }
 
 /*
- * The cheapest way: a run that lies ready, clean, on the node that comes first.
- * No cleaner need be paused for it. -EDQUOT, or -EAGAIN if there is none.
+ * The cheapest way: a run that lies ready, best a clean one, on the node that comes
+ * first. No cleaner need be paused for it. -EDQUOT, or -EAGAIN if there is none.
  */
 static int take_ready(struct request *req, struct list_head *runs)
 {

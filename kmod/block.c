@@ -13,7 +13,6 @@
 #include <linux/fs.h>
 #include <linux/fs_context.h>
 #include <linux/huge_mm.h>
-#include <linux/list_sort.h>
 #include <linux/module.h>
 #include <linux/mount.h>
 #include <linux/pagemap.h>
@@ -64,36 +63,6 @@ void block_fs_put(void)
 	simple_release_fs(&block_mnt, &block_mnt_count);
 }
 
-static int run_cmp(void *priv, const struct list_head *a, const struct list_head *b)
-{
-	unsigned long x = frame_key(list_entry(a, struct frame, link)->page);
-	unsigned long y = frame_key(list_entry(b, struct frame, link)->page);
-
-	return x < y ? -1 : x > y;
-}
-
-/* Sorts private, clean runs by address and makes one of neighbours. */
-static unsigned int runs_merge(struct list_head *runs)
-{
-	struct frame *run, *tmp, *prev = NULL;
-	unsigned int n = 0;
-
-	if (list_is_singular(runs))
-		return 1;
-	list_sort(NULL, runs, run_cmp);
-	list_for_each_entry_safe(run, tmp, runs, link) {
-		if (prev && frame_key(prev->page) + prev->nr == frame_key(run->page) &&
-		    page_to_nid(prev->page) == page_to_nid(run->page)) {
-			list_del_init(&run->link);
-			run_set(prev, run->other, prev->nr + run->nr, FRAME_PRIVATE, true);
-			continue;
-		}
-		prev = run;
-		n++;
-	}
-	return n;
-}
-
 /*
  * A block over the private, clean frames of @runs, which it takes over with what was
  * charged for them; on failure (NULL) both stay the caller's.
@@ -106,7 +75,7 @@ struct block *block_create(const struct request *req, u64 bytes, struct list_hea
 
 	if (!block)
 		return NULL;
-	*block = (struct block){.nr_runs = runs_merge(runs)};
+	*block = (struct block){.nr_runs = runs_tidy(runs)};
 	block->runs = &block->run;
 	if (block->nr_runs > 1)
 		block->runs = kvmalloc_array(block->nr_runs, sizeof(*block->runs), GFP_KERNEL);

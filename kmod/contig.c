@@ -12,7 +12,6 @@
  * Meanwhile another request may fail for want of what a search is about to give back.
  * It waits for that (contig_wait()). Owns the counts for it.
  */
-#include <linux/list_sort.h>
 #include <linux/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/sort.h>
@@ -46,35 +45,6 @@ static unsigned long frames_of(const struct list_head *runs)
 	list_for_each_entry(run, runs, link)
 		nr += run->nr;
 	return nr;
-}
-
-static int run_cmp(void *unused, const struct list_head *a, const struct list_head *b)
-{
-	unsigned long x = frame_key(list_entry(a, struct frame, link)->page);
-	unsigned long y = frame_key(list_entry(b, struct frame, link)->page);
-
-	return x < y ? -1 : x > y;
-}
-
-/* Sorts private runs by address and joins what is adjacent and as clean. */
-static void tidy(struct list_head *runs)
-{
-	struct frame *run, *next;
-
-	list_sort(NULL, runs, run_cmp);
-	if (list_empty(runs))
-		return;
-	run = list_first_entry(runs, struct frame, link);
-	while (!list_is_last(&run->link, runs)) {
-		next = list_next_entry(run, link);
-		if (frame_key(run->page) + run->nr == frame_key(next->page) &&
-		    run->clean == next->clean) {
-			list_del_init(&next->link);
-			run_set(run, next->other, run->nr + next->nr, FRAME_PRIVATE, run->clean);
-		} else {
-			run = next;
-		}
-	}
 }
 
 /* Moves what private runs have from @key on, @nr frames, to @to. Returns how many. */
@@ -251,7 +221,7 @@ static int take_window(struct search *search, struct scan *scan, unsigned long k
 		return 0;
 	}
 	list_splice(&mine, &search->mine);
-	tidy(&search->mine);
+	runs_tidy(&search->mine);
 	held_return(&held);
 	return err;
 }
@@ -306,7 +276,7 @@ static int take_batches(struct search *search, bool hard, unsigned int excess,
 				   &short_of);
 		if (short_of == -EINTR)
 			return -EINTR;
-		tidy(&search->mine);
+		runs_tidy(&search->mine);
 		err = take_own(search, runs);
 	}
 	return err;

@@ -7,6 +7,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/highmem.h>
+#include <linux/list_sort.h>
 #include <linux/page-flags.h>
 #include <linux/page_ref.h>
 #include <linux/pagemap.h>
@@ -64,6 +65,40 @@ struct frame *run_split(struct frame *f, unsigned long nr, enum frame_state stat
 	rest->since = f->since;
 	INIT_LIST_HEAD(&rest->link);
 	return rest;
+}
+
+static int run_cmp(void *unused, const struct list_head *a, const struct list_head *b)
+{
+	unsigned long x = frame_key(list_entry(a, struct frame, link)->page);
+	unsigned long y = frame_key(list_entry(b, struct frame, link)->page);
+
+	return x < y ? -1 : x > y;
+}
+
+/*
+ * Sorts private runs by address and joins those that are adjacent, of one node and
+ * equally clean. Returns how many they are then.
+ */
+unsigned int runs_tidy(struct list_head *runs)
+{
+	struct frame *run, *tmp, *prev = NULL;
+	unsigned int n = 0;
+
+	if (list_is_singular(runs))
+		return 1;
+	list_sort(NULL, runs, run_cmp);
+	list_for_each_entry_safe(run, tmp, runs, link) {
+		if (prev && frame_key(prev->page) + prev->nr == frame_key(run->page) &&
+		    page_to_nid(prev->page) == page_to_nid(run->page) &&
+		    prev->clean == run->clean) {
+			list_del_init(&run->link);
+			run_set(prev, run->other, prev->nr + run->nr, FRAME_PRIVATE, prev->clean);
+			continue;
+		}
+		prev = run;
+		n++;
+	}
+	return n;
 }
 
 static int page_cmp(const void *a, const void *b)

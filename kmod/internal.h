@@ -261,6 +261,7 @@ unsigned long frame_key(const struct page *page);
 struct frame *frame_next(const struct frame *f, long n);
 void run_set(struct frame *first, struct frame *last, unsigned long nr, enum frame_state state,
 	     bool clean);
+unsigned int runs_tidy(struct list_head *runs);
 struct frame *run_split(struct frame *f, unsigned long nr, enum frame_state state);
 int frame_clean(struct frame *f);
 unsigned long run_clean(struct frame *run, int *err);

@@ -21,8 +21,6 @@
 #define DELAY_MIN_MS 1000
 #define DELAY_MAX_MS 60000
 
-#define GFP_FILL (GFP_HIGHUSER | __GFP_ZERO | __GFP_RETRY_MAYFAIL)
-
 static bool stopped; /* the system hibernates, or the module is unloaded */
 
 unsigned long node_managed(const struct node_pool *node)
@@ -70,14 +68,13 @@ static unsigned long missing(struct node_pool *node)
 /* Gets up to @nr frames and holds them. Returns how many. */
 static unsigned long fill_some(struct node_pool *node, unsigned long nr)
 {
-	unsigned long take = limit_take(nr, true), room = floor_take(take, true), got = 0;
+	struct request nobodys = {};
 	struct frame *run, *tmp;
+	unsigned long got;
 	LIST_HEAD(runs);
+	int err;
 
-	limit_give(take - room);
-	if (room)
-		got = fresh_runs(node, room, GFP_FILL, &runs);
-	limit_give(room - got);
+	got = take_fresh(&nobodys, node, nr, true, GFP_RECLAIM, &runs, &err);
 	/* Of what is scattered the page allocator makes no more. */
 	if (!got)
 		got = scan_frames(node, nr, &runs);

@@ -15,6 +15,7 @@
 #define FUZZ_H
 
 #include "../kselftest/device.h"
+#include "../random.h"
 
 /* A set of outcomes: success and errors, each a bit. */
 typedef __u64 outcomes;
@@ -92,25 +93,6 @@ struct fuzz {
 };
 
 extern struct fuzz fuzz;
-
-static inline __u64 random_next(__u64 *state)
-{
-	__u64 z = (*state += 0x9e3779b97f4a7c15ULL);
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ULL;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebULL;
-	return z ^ z >> 31;
-}
-
-static inline __u64 below(__u64 *state, __u64 n)
-{
-	return n ? random_next(state) % n : 0;
-}
-
-static inline bool one_in(__u64 *state, __u64 n)
-{
-	return !below(state, n);
-}
 
 /* table.c */
 bool table_complete(void);

@@ -23,6 +23,7 @@
 #include <stdatomic.h>
 
 #include "../kselftest/device.h"
+#include "../random.h"
 #include "canary.h"
 
 #define WORKERS_MAX 16
@@ -202,26 +203,6 @@ struct worker {
 };
 
 extern struct worker worker;
-
-static inline __u64 random_next(__u64 *state)
-{
-	__u64 z = (*state += 0x9e3779b97f4a7c15ULL);
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ULL;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebULL;
-	return z ^ z >> 31;
-}
-
-/* 0 to @n - 1 */
-static inline __u64 below(__u64 *state, __u64 n)
-{
-	return n ? random_next(state) % n : 0;
-}
-
-static inline bool one_in(__u64 *state, __u64 n)
-{
-	return !below(state, n);
-}
 
 /* 1 to @max, every power of two as likely as the others. */
 static inline __u64 random_size(__u64 *state, __u64 max)
