@@ -97,8 +97,10 @@ static outcomes judge_alloc(const union args *args)
 		return OUTCOME(EFBIG);
 	if (opener_max && capacity > opener_max)
 		return OUTCOME(EDQUOT) | (strict ? OUTCOME(EFBIG) : 0);
+	/* With what the opener has already, max_bytes at most, his LIMIT may be exceeded first. */
 	if (capacity > fuzz.max_bytes)
-		return OUTCOME(ENOSPC) | (strict ? OUTCOME(EFBIG) : 0);
+		return OUTCOME(ENOSPC) | (strict ? OUTCOME(EFBIG) : 0) |
+		       (opener_max && capacity + fuzz.max_bytes > opener_max ? OUTCOME(EDQUOT) : 0);
 	return SUCCESS | MEMORY_ERRORS;
 }
 
