@@ -155,18 +155,20 @@ TEST_F(pool, fdinfo_names_the_control_group)
 
 /* The list. */
 
+#define HEADER "uid pid cgroup_id node bytes capacity runs state limbo_bytes age_ms comm\n"
+
 struct holder {
 	unsigned int uid;
 	int pid, node;
 	unsigned long long cgroup_id, bytes, capacity, limbo_bytes, age_ms;
 	unsigned int runs;
-	char state[8], comm[64];
+	char state[16], comm[64];
 };
 
 static bool line_parse(const char *line, struct holder *h)
 {
 	memset(h, 0, sizeof(*h));
-	return sscanf(line, "%u %d %llu %d %llu %llu %u %7s %llu %llu %63[^\n]", &h->uid, &h->pid,
+	return sscanf(line, "%u %d %llu %d %llu %llu %u %15s %llu %llu %63[^\n]", &h->uid, &h->pid,
 		      &h->cgroup_id, &h->node, &h->bytes, &h->capacity, &h->runs, h->state,
 		      &h->limbo_bytes, &h->age_ms, h->comm) == 11;
 }
@@ -208,7 +210,7 @@ static int holders_count(pid_t pid, __u64 bytes, struct holder *h)
 
 	if (!f)
 		return -errno;
-	if (!fgets(line, sizeof(line), f) || strncmp(line, "uid pid ", 8))
+	if (!fgets(line, sizeof(line), f) || strcmp(line, HEADER))
 		count = -EBADMSG;
 	while (count >= 0 && fgets(line, sizeof(line), f)) {
 		struct holder one;
@@ -286,6 +288,7 @@ TEST_F(holders, many_and_in_pieces)
 	static int fds[MANY];
 	static char text[MANY * 200];
 	int file, lines = 0, seen = 0;
+	struct holder one;
 	size_t used = 0;
 	ssize_t n;
 
@@ -305,11 +308,19 @@ TEST_F(holders, many_and_in_pieces)
 		lines += text[i] == '\n';
 	ASSERT_EQ(MANY + 1, lines);
 
-	/* From the start again, and from the middle of a line. */
+	/*
+	 * From the start again, and from the middle of a line. Ages are as long as a time
+	 * is, so that what comes after one may come a byte later than before.
+	 */
 	ASSERT_EQ(100, pread(file, text + used, 100, 0));
-	ASSERT_EQ(0, memcmp(text, text + used, 100));
-	ASSERT_EQ(4, pread(file, text + used, 4, 1234));
-	ASSERT_EQ(0, memcmp(text + 1234, text + used, 4));
+	ASSERT_EQ(0, memcmp(text, text + used, strlen(HEADER)));
+	ASSERT_EQ(4, pread(file, text + used, 4, 4));
+	ASSERT_EQ(0, memcmp("pid ", text + used, 4));
+	n = pread(file, text + used, 200, strlen(HEADER));
+	ASSERT_LT(0, n);
+	text[used + (size_t)n] = '\0';
+	ASSERT_TRUE(line_parse(strtok(text + used, "\n"), &one));
+	ASSERT_EQ(1, one.bytes);
 
 	/* One block in two goes, also the one that the reader stands at. */
 	ASSERT_EQ(0, lseek(file, 0, SEEK_SET));

@@ -256,7 +256,10 @@ TEST_F(limbo, no_holding)
 	ASSERT_EQ(0, attr_write("holding", 1));
 }
 
-/* Registered with io_uring, mapping and descriptor gone: all of it waits. */
+/*
+ * Registered with io_uring, mapping and descriptor gone: all of it waits. A kernel
+ * that refuses to register mappings of files has taken no page of it.
+ */
 TEST_F(limbo, uring)
 {
 	const __u64 len = 16 * self->frame;
@@ -265,30 +268,42 @@ TEST_F(limbo, uring)
 	struct iovec half = {p, len / 2};
 	struct binpool_info info;
 	struct io_uring ring;
+	bool fixed;
 
 	ASSERT_EQ(0, device_info(self->dev, &info));
+	fixed = info.features & BINPOOL_FEATURE_URING_FIXED;
 	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
 	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 2000));
-	if (!(info.features & BINPOOL_FEATURE_URING_FIXED)) {
-		munmap(p, len);
-		close(fd);
-		SKIP(return, "this kernel registers no file mappings (before 6.12)");
-	}
 	ASSERT_EQ(0, io_uring_queue_init(8, &ring, 0));
-	ASSERT_EQ(0, io_uring_register_buffers(&ring, &half, 1));
+	ASSERT_EQ(fixed ? 0 : -EOPNOTSUPP, io_uring_register_buffers(&ring, &half, 1));
 	munmap(p, len);
 	close(fd);
-	ASSERT_EQ((long long)(len / 2), attr_read("limbo_bytes"));
-	ASSERT_EQ(0, io_uring_unregister_buffers(&ring));
+	ASSERT_EQ(fixed ? (long long)(len / 2) : 0, attr_read("limbo_bytes"));
+	ASSERT_EQ(fixed ? 0 : -ENXIO, io_uring_unregister_buffers(&ring));
 	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
 	io_uring_queue_exit(&ring);
 }
 
-/*
- * Processes killed with registered buffers: the block's file may be released
- * long before io_uring lets go. All of it is back in the end, and none was lost.
+/* Holds pages of @whole as long as the process lives: registers it or, without @fixed, by a pipe.
  */
-TEST_F_TIMEOUT(limbo, uring_killed, 120)
+static int pin_for_life(struct iovec *whole, bool fixed)
+{
+	struct iovec part = {whole->iov_base, 16 * page_bytes()};
+	struct io_uring ring;
+	int ends[2];
+
+	if (fixed)
+		return io_uring_queue_init(8, &ring, 0)
+			       ?: io_uring_register_buffers(&ring, whole, 1);
+	return pipe(ends) || vmsplice(ends[1], &part, 1, 0) != (ssize_t)part.iov_len ? -errno : 0;
+}
+
+/*
+ * Processes killed with registered buffers, or where the kernel registers none with
+ * pages in pipes: the block's file may be released long before those are let go. All
+ * of it is back in the end, and none was lost.
+ */
+TEST_F_TIMEOUT(limbo, pinned_and_killed, 120)
 {
 	const __u64 len = 16 * self->frame;
 	struct binpool_info info;
@@ -296,8 +311,6 @@ TEST_F_TIMEOUT(limbo, uring_killed, 120)
 
 	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
 	ASSERT_EQ(0, device_info(self->dev, &info));
-	if (!(info.features & BINPOOL_FEATURE_URING_FIXED))
-		SKIP(return, "this kernel registers no file mappings (before 6.12)");
 	close(block_alloc(self->dev, len));
 	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
 	managed = attr_read("managed_bytes");
@@ -308,13 +321,11 @@ TEST_F_TIMEOUT(limbo, uring_killed, 120)
 		if (!pid) {
 			int fd = block_alloc(self->dev, len);
 			struct iovec whole = {block_map(fd, len), len};
-			struct io_uring ring;
 
 			if (first_nonzero(whole.iov_base, len) != len)
 				_exit(1);
 			memset(whole.iov_base, 0xff, len);
-			if (io_uring_queue_init(8, &ring, 0) ||
-			    io_uring_register_buffers(&ring, &whole, 1))
+			if (pin_for_life(&whole, info.features & BINPOOL_FEATURE_URING_FIXED))
 				_exit(2);
 			if (i % 2)
 				close(fd);

@@ -51,6 +51,16 @@ TEST_F(pool, refused_values)
 	}
 }
 
+/* Until everything that is held is clean, frames come and go while they are counted. */
+static bool cleaning_ends(void)
+{
+	__u64 end = now_ms() + 20000;
+
+	while (attr_read("held_bytes") != attr_read("held_clean_bytes") && now_ms() < end)
+		sleep_ms(10);
+	return attr_read("held_bytes") == attr_read("held_clean_bytes");
+}
+
 /* An attribute of all nodes together. */
 static long long nodes_sum(const char *name)
 {
@@ -80,6 +90,7 @@ TEST_F(pool, nodes_add_up)
 	int fd = block_alloc(self->dev, 5 * self->frame);
 
 	close(block_alloc(self->dev, 3 * self->frame));
+	ASSERT_TRUE(cleaning_ends());
 	for (size_t i = 0; i < ARRAY_SIZE(per_node); i++) {
 		ASSERT_EQ(attr_read(per_node[i]), nodes_sum(per_node[i]))
 		{
@@ -129,16 +140,6 @@ static long long bin_read(int node, __u64 capacity, const char *name)
 	snprintf(path, sizeof(path), "node%d/bins/%llu/%s", node, (unsigned long long)capacity,
 		 name);
 	return attr_read(path);
-}
-
-/* Until everything that is held is clean, frames come and go while bins are read. */
-static bool cleaning_ends(void)
-{
-	__u64 end = now_ms() + 20000;
-
-	while (attr_read("held_bytes") != attr_read("held_clean_bytes") && now_ms() < end)
-		sleep_ms(10);
-	return attr_read("held_bytes") == attr_read("held_clean_bytes");
 }
 
 TEST_F(pool, bins_add_up)
