@@ -162,10 +162,10 @@ static void only_reserve_unless_holding(struct node_pool *node)
 }
 
 /*
- * Holds a private run that was counted as active. Without @always it is refused
- * (false) if nothing is to be held, or while more is managed than the limit allows.
+ * Holds a private run that was counted as active. It is refused (false) if nothing is
+ * to be held, or while more is managed than the limit allows.
  */
-bool held_put(struct frame *run, bool always)
+static bool put_run(struct frame *run)
 {
 	struct node_pool *node = node_of_frame(run);
 	bool put, dirty = !run->clean;
@@ -173,7 +173,7 @@ bool held_put(struct frame *run, bool always)
 	run->since = jiffies;
 	spin_lock(&node->lock);
 	node->stats.active -= run->nr;
-	put = always || may_hold(node);
+	put = may_hold(node);
 	if (put)
 		join_and_link(node, run);
 	else
@@ -194,7 +194,7 @@ void held_return(struct list_head *runs)
 		struct node_pool *node = node_of_frame(run);
 
 		list_del_init(&run->link);
-		if (held_put(run, false))
+		if (put_run(run))
 			only_reserve_unless_holding(node);
 		else
 			list_add_tail(&run->link, &gone);

@@ -142,6 +142,7 @@ struct node_pool {
 	unsigned long reclaim_at; /* jiffies when the system last wanted memory back */
 	struct delayed_work fill_work;
 	unsigned int fill_delay_ms;
+	unsigned int batches;	  /* begun and ended: odd while one is under way */
 	struct completion filled; /* the reserve, or a first attempt is over */
 	struct task_struct **cleaners;
 	wait_queue_head_t dirty_wait; /* cleaners, for dirty frames */
@@ -294,7 +295,6 @@ static inline unsigned int run_bin(unsigned long nr)
 
 int held_init(struct node_pool *node);
 void held_exit(struct node_pool *node);
-bool held_put(struct frame *run, bool always);
 void held_return(struct list_head *runs);
 struct frame *held_take(struct node_pool *node, unsigned long nr, unsigned long align);
 struct frame *held_take_dirty(struct node_pool *node);

@@ -3,8 +3,8 @@
  * The reserve: memory that is got from the system ahead and kept. A node's reserve
  * is how many frames it manages at least, in whatever state; held frames above it
  * are spare, and what the system may have back. It is filled in the background, a
- * few frames at a time, within max_bytes and floor_bytes. Owns node->reserve and
- * node->spare (both protected by node->lock) and the work that fills.
+ * few frames at a time, within max_bytes and floor_bytes. Owns node->reserve,
+ * node->spare and node->batches (all protected by node->lock) and the work that fills.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -15,13 +15,14 @@
 #include "internal.h"
 
 /* Frames got at a time. */
-#define FILL_BATCH 32
+#define FILL_BATCH 32UL
 
 /* Pauses after an attempt that did not get all. */
 #define DELAY_MIN_MS 1000
 #define DELAY_MAX_MS 60000
 
 static bool stopped; /* the system hibernates, or the module is unloaded */
+static DECLARE_WAIT_QUEUE_HEAD(batch_wait); /* for the end of a batch */
 
 unsigned long node_managed(const struct node_pool *node)
 {
@@ -65,11 +66,45 @@ static unsigned long missing(struct node_pool *node)
 	return reserve > managed ? reserve - managed : 0;
 }
 
+/* Begins a batch, unless nothing is missing. Returns how many frames to get. */
+static unsigned long batch_begin(struct node_pool *node)
+{
+	unsigned long nr, managed;
+
+	spin_lock(&node->lock);
+	managed = node_managed(node);
+	nr = node->reserve > managed ? min(node->reserve - managed, FILL_BATCH) : 0;
+	if (nr)
+		WRITE_ONCE(node->batches, node->batches + 1);
+	spin_unlock(&node->lock);
+	return nr;
+}
+
+static void batch_end(struct node_pool *node)
+{
+	spin_lock(&node->lock);
+	WRITE_ONCE(node->batches, node->batches + 1);
+	spin_unlock(&node->lock);
+	wake_up_all(&batch_wait);
+}
+
+/* Waits until the batch is over that may have begun before now: 0, or -EINTR. */
+static int batch_wait_over(struct node_pool *node)
+{
+	unsigned int now;
+
+	spin_lock(&node->lock);
+	now = node->batches;
+	spin_unlock(&node->lock);
+	if (!(now & 1))
+		return 0;
+	return wait_event_killable(batch_wait, READ_ONCE(node->batches) != now) ? -EINTR : 0;
+}
+
 /* Gets up to @nr frames and holds them. Returns how many. */
 static unsigned long fill_some(struct node_pool *node, unsigned long nr)
 {
 	struct request nobodys = {};
-	struct frame *run, *tmp;
 	unsigned long got;
 	LIST_HEAD(runs);
 	int err;
@@ -78,21 +113,24 @@ static unsigned long fill_some(struct node_pool *node, unsigned long nr)
 	/* Of what is scattered the page allocator makes no more. */
 	if (!got)
 		got = scan_frames(node, nr, &runs);
-	list_for_each_entry_safe(run, tmp, &runs, link) {
-		list_del_init(&run->link);
-		held_put(run, true);
-	}
+	/* What max_bytes, lowered meanwhile, has no room for goes back. */
+	held_return(&runs);
 	return got;
 }
 
 static void fill(struct work_struct *work)
 {
 	struct node_pool *node = container_of(to_delayed_work(work), struct node_pool, fill_work);
-	unsigned long nr;
+	unsigned long nr, got;
 
-	while (!READ_ONCE(stopped) && (nr = missing(node)) &&
-	       fill_some(node, min_t(unsigned long, nr, FILL_BATCH)))
+	do {
+		nr = READ_ONCE(stopped) ? 0 : batch_begin(node);
+		if (!nr)
+			break;
+		got = fill_some(node, nr);
+		batch_end(node);
 		cond_resched();
+	} while (got);
 	complete_all(&node->filled);
 	if (!READ_ONCE(stopped) && missing(node)) {
 		node->fill_delay_ms =
@@ -158,21 +196,28 @@ unsigned long reserve_filled(int nid)
 
 static DEFINE_MUTEX(set_lock); /* one change of reserves at a time */
 
-static void set_node(struct node_pool *node, unsigned long nr)
+/* Returns whether it was lowered: the caller then waits for the batch under way. */
+static bool set_node(struct node_pool *node, unsigned long nr)
 {
+	bool lowered;
+
 	spin_lock(&node->lock);
+	lowered = nr < node->reserve;
 	node->reserve = nr;
 	node_unlock(node);
 	reserve_fill_node(node);
+	return lowered;
 }
 
 /*
- * Sets the reserve of one node, rounded down to frames; returns as soon as it is set.
- * -EINVAL if all reserves together would be above max_bytes.
+ * Sets the reserve of one node, rounded down to frames. Returns as soon as it is set
+ * and nothing more comes for one that was higher. -EINVAL if all reserves together would
+ * be above max_bytes, -EINTR at a fatal signal.
  */
 int reserve_set_node(int nid, u64 bytes)
 {
 	struct node_pool *node = node_of(nid);
+	bool lowered = false;
 	int err = 0;
 
 	if (mutex_lock_killable(&set_lock))
@@ -181,9 +226,9 @@ int reserve_set_node(int nid, u64 bytes)
 	    frames_to_bytes(reserve_total() - node->reserve) + bytes > limit_max_bytes())
 		err = -EINVAL;
 	else
-		set_node(node, bytes >> PMD_SHIFT);
+		lowered = set_node(node, bytes >> PMD_SHIFT);
 	mutex_unlock(&set_lock);
-	return err;
+	return lowered ? batch_wait_over(node) : err;
 }
 
 /* As reserve_set_node(), for all nodes that have memory, in equal parts. */
@@ -191,7 +236,8 @@ int reserve_set(u64 bytes)
 {
 	unsigned long nr = bytes >> PMD_SHIFT;
 	unsigned int nodes = num_node_state(N_MEMORY);
-	int nid;
+	nodemask_t lowered = NODE_MASK_NONE;
+	int nid, err = 0;
 
 	if (bytes > limit_max_bytes())
 		return -EINVAL;
@@ -200,12 +246,15 @@ int reserve_set(u64 bytes)
 	for_each_node_state(nid, N_MEMORY) {
 		unsigned long part = DIV_ROUND_UP(nr, nodes);
 
-		set_node(node_of(nid), part);
+		if (set_node(node_of(nid), part))
+			node_set(nid, lowered);
 		nr -= part;
 		nodes--;
 	}
 	mutex_unlock(&set_lock);
-	return 0;
+	for_each_node_mask(nid, lowered)
+		err = err ?: batch_wait_over(node_of(nid));
+	return err;
 }
 
 /* Waits until each node's first attempt to fill is over, or a fatal signal comes. */

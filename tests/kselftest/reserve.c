@@ -27,21 +27,11 @@ static bool reserve(__u64 bytes)
 	       attr_becomes("reserve_filled_bytes", bytes, SOON_MS);
 }
 
-/* Nothing is left; what was just being got for a reserve comes, and goes, a little later. */
+/* No reserve, and nothing held: when that is written it is so. */
 static bool emptied(void)
 {
-	__u64 end = now_ms() + SOON_MS;
-
-	do {
-		if (attr_write("reserve_bytes", 0) || attr_write("free_held", 1))
-			return false;
-		if (attr_becomes("managed_bytes", 0, 50)) {
-			sleep_ms(200);
-			if (!attr_read("managed_bytes"))
-				return true;
-		}
-	} while (now_ms() < end);
-	return false;
+	return !attr_write("reserve_bytes", 0) && !attr_write("free_held", 1) &&
+	       !attr_read("managed_bytes");
 }
 
 TEST_F_TIMEOUT(empty, filled_and_kept, 60)
@@ -275,6 +265,55 @@ TEST_F_TIMEOUT(empty, filled_beside_blocks, 60)
 	ASSERT_TRUE(emptied());
 	ASSERT_TRUE(reserve(len));
 	ASSERT_EQ((long long)len, attr_read("managed_bytes"));
+}
+
+/* Lowered amid its filling, nothing comes for it after that. */
+TEST_F_TIMEOUT(empty, lowered_while_filling, 120)
+{
+	const __u64 len = 512 * self->frame, rest = 2 * self->frame;
+	unsigned int seed = 7;
+	int amid = 0;
+
+	for (int r = 0; r < 40; r++) {
+		const char *name = r % 2 ? "node0/reserve_bytes" : "reserve_bytes";
+		__u64 stays = r % 4 < 2 ? 0 : rest;
+		struct timespec ts = {0, rand_r(&seed) % 30000000};
+
+		ASSERT_EQ(0, attr_write(name, len));
+		nanosleep(&ts, NULL);
+		amid += attr_read("reserve_filled_bytes") < (long long)len;
+		ASSERT_EQ(0, attr_write(name, stays));
+		ASSERT_EQ(0, attr_write("free_held", 1));
+		ASSERT_GE((long long)stays, attr_read("managed_bytes"))
+		{
+			TH_LOG("round %d, held %lld", r, attr_read("held_bytes"));
+		}
+		if (r % 8 == 0) {
+			sleep_ms(100);
+			ASSERT_GE((long long)stays, attr_read("managed_bytes"));
+		}
+		ASSERT_TRUE(emptied());
+	}
+	ASSERT_LT(10, amid);
+}
+
+/* What was on its way when max_bytes was lowered does not stay above it. */
+TEST_F_TIMEOUT(empty, limit_lowered_while_filling, 120)
+{
+	const __u64 len = 256 * self->frame, limit = 4 * self->frame;
+	unsigned int seed = 9;
+
+	for (int r = 0; r < 20; r++) {
+		struct timespec ts = {0, rand_r(&seed) % 30000000};
+
+		ASSERT_EQ(0, attr_write("reserve_bytes", len));
+		nanosleep(&ts, NULL);
+		ASSERT_EQ(0, attr_write("max_bytes", limit));
+		ASSERT_TRUE(attr_becomes("managed_bytes", limit, SOON_MS));
+		ASSERT_EQ(0, attr_write("reserve_bytes", 0));
+		ASSERT_EQ(0, attr_write("max_bytes", (__u64)self->max_bytes));
+		ASSERT_TRUE(emptied());
+	}
 }
 
 /* The module's parameters. */
