@@ -127,8 +127,8 @@ int cleaners_wait(unsigned int ms)
 
 /*
  * Until cleaners_resume() no thread takes a frame, and those that were taken are
- * back, unless that takes longer than @ms (cleaners_busy() tells) or a fatal signal
- * came (-EINTR; resume all the same).
+ * back, unless that takes longer than @ms (cleaners_busy() tells; PAUSE_FOR_ALL: never)
+ * or a fatal signal came (-EINTR; resume all the same).
  */
 int cleaners_pause(unsigned int ms)
 {

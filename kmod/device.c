@@ -249,11 +249,13 @@ static long ioctl_trim(void __user *arg)
 	if (trim.node != BINPOOL_NODE_ANY && !node_allowed(trim.node))
 		return -EINVAL;
 	keep = trim.held_bytes >> PMD_SHIFT;
-	cleaners_pause(PAUSE_LONG_MS);
+	err = cleaners_pause(PAUSE_FOR_ALL);
 	for_each_node(nid)
 		if (trim.node == BINPOOL_NODE_ANY || trim.node == nid)
 			gone += held_to_system(node_of(nid), GIVE_SPARE, keep, ULONG_MAX);
 	cleaners_resume();
+	if (err)
+		return err;
 	trim.freed_bytes = frames_to_bytes(gone);
 	return ioctl_write(arg, &trim, sizeof(trim));
 }

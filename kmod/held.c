@@ -557,15 +557,18 @@ unsigned long held_to_system(struct node_pool *node, enum give what, unsigned lo
 	return gone;
 }
 
-/* Gives back what is held on every node, also what is just being cleaned. */
-void held_free_all(enum give what)
+/*
+ * Gives back what is held on every node, also what is just being cleaned. -EINTR if a
+ * fatal signal came before all of that was back.
+ */
+int held_free_all(enum give what)
 {
-	int nid;
+	int nid, err = cleaners_pause(PAUSE_FOR_ALL);
 
-	cleaners_pause(PAUSE_LONG_MS);
 	for_each_node(nid)
 		held_to_system(node_of(nid), what, 0, ULONG_MAX);
 	cleaners_resume();
+	return err;
 }
 
 bool holding(void)
@@ -577,11 +580,10 @@ bool holding(void)
  * After set_holding(false) nothing but the reserve is held: whoever saw the old
  * value put under a node's lock, which is taken again here.
  */
-void set_holding(bool on)
+int set_holding(bool on)
 {
 	WRITE_ONCE(hold, on);
-	if (!on)
-		held_free_all(GIVE_SPARE);
+	return on ? 0 : held_free_all(GIVE_SPARE);
 }
 
 /* From held_suspend(true) on nothing is held at all, until held_suspend(false). */

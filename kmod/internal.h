@@ -309,16 +309,20 @@ unsigned long held_gather(struct node_pool *node, unsigned long nr, struct list_
 unsigned long held_idle(struct node_pool *node);
 unsigned long held_to_system(struct node_pool *node, enum give what, unsigned long keep,
 			     unsigned long nr);
-void held_free_all(enum give what);
+int held_free_all(enum give what);
 unsigned long held_in_bin(struct node_pool *node, unsigned int bin, bool clean_only);
 bool holding(void);
-void set_holding(bool on);
+int set_holding(bool on);
 void held_suspend(bool on);
 
 /* clean.c */
-/* A caller that may do without the frames in work need not wait for long. */
+/*
+ * A caller that may do without the frames in work need not wait for long. One that has
+ * to find all that is held waits until they are back, however slow the CPUs are.
+ */
 #define PAUSE_SHORT_MS 50
 #define PAUSE_LONG_MS  1000
+#define PAUSE_FOR_ALL  UINT_MAX
 
 int cleaners_init(struct node_pool *node);
 void cleaners_exit(struct node_pool *node);

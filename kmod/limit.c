@@ -76,21 +76,22 @@ u64 limit_managed_bytes(void)
 
 /*
  * Sets the limit, rounded down to frames, and gives held memory back as far as it
- * is above it. -EINVAL for less than a frame or more than the machine has.
+ * is above it. -EINVAL for less than a frame or more than the machine has, -EINTR if a
+ * fatal signal came before all of that was found.
  */
 int limit_set(u64 bytes)
 {
-	int nid;
+	int nid, err;
 
 	if (bytes < FRAME_BYTES || bytes > ram_bytes())
 		return -EINVAL;
 	WRITE_ONCE(max_frames, bytes >> PMD_SHIFT);
-	cleaners_pause(PAUSE_LONG_MS);
+	err = cleaners_pause(PAUSE_FOR_ALL);
 	for_each_node(nid)
 		held_to_system(node_of(nid), GIVE_ALL, 0, limit_excess());
 	cleaners_resume();
 	reserve_fill();
-	return 0;
+	return err;
 }
 
 /*

@@ -21,7 +21,7 @@
 #define DELAY_MIN_MS 1000
 #define DELAY_MAX_MS 60000
 
-static bool stopped; /* the system hibernates, or the module is unloaded */
+static bool stopped;			    /* the system hibernates, or the module is unloaded */
 static DECLARE_WAIT_QUEUE_HEAD(batch_wait); /* for the end of a batch */
 
 unsigned long node_managed(const struct node_pool *node)
@@ -252,8 +252,7 @@ int reserve_set(u64 bytes)
 		nodes--;
 	}
 	mutex_unlock(&set_lock);
-	for_each_node_mask(nid, lowered)
-		err = err ?: batch_wait_over(node_of(nid));
+	for_each_node_mask(nid, lowered) err = err ?: batch_wait_over(node_of(nid));
 	return err;
 }
 

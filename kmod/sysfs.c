@@ -231,12 +231,9 @@ static ssize_t holding_store(struct device *dev, struct device_attribute *attr, 
 			     size_t len)
 {
 	bool on;
-	int err = read_flag(buf, &on);
+	int err = read_flag(buf, &on) ?: set_holding(on);
 
-	if (err)
-		return err;
-	set_holding(on);
-	return len;
+	return err ?: len;
 }
 static DEVICE_ATTR_RW(holding);
 
@@ -250,8 +247,7 @@ static ssize_t free_held_store(struct device *dev, struct device_attribute *attr
 		return err;
 	if (!on)
 		return -EINVAL;
-	held_free_all(GIVE_SPARE);
-	return len;
+	return held_free_all(GIVE_SPARE) ?: len;
 }
 static DEVICE_ATTR_WO(free_held);
 

@@ -3,8 +3,6 @@
  * Cleaning ahead: what came back dirty is clean after a while, by the module's own
  * threads; they are in nobody's way, and nobody ever sees a byte of a former owner.
  */
-#include <sys/resource.h>
-
 #define LOG_EXPECTED                                                                               \
 	"loading out-of-tree module", "module verification failed", "retired the frame",           \
 		"Memory failure", "Injecting memory failure"
@@ -332,77 +330,6 @@ TEST_F_TIMEOUT(empty, poisoned_frame_is_retired, 60)
 	close(fd);
 }
 
-/* Threads: "binpool/N:i", as many as were asked for, of low priority, on node N's CPUs. */
-
-/* A line of /proc/PID/status that begins with @field; "" if there is none. */
-static void status_line(const char *pid, const char *field, char *value, size_t len)
-{
-	char path[288], text[4096], *line;
-
-	value[0] = '\0';
-	snprintf(path, sizeof(path), "/proc/%s/status", pid);
-	if (text_read(path, text, sizeof(text)) < 0)
-		return;
-	line = strstr(text, field);
-	if (!line)
-		return;
-	line += strlen(field);
-	line += strspn(line, ":\t ");
-	snprintf(value, len, "%.*s", (int)strcspn(line, "\n"), line);
-}
-
-/* How many there are; -1 if one is not as it should be. */
-static int threads_count(void)
-{
-	DIR *proc = opendir("/proc");
-	int count = 0;
-
-	if (!proc)
-		return -1;
-	for (struct dirent *e = readdir(proc); e; e = readdir(proc)) {
-		char name[64], cpus[256], path[128], want[256] = "";
-		unsigned int node, number;
-
-		if (e->d_name[0] < '1' || e->d_name[0] > '9')
-			continue;
-		status_line(e->d_name, "Name", name, sizeof(name));
-		if (sscanf(name, "binpool/%u:%u", &node, &number) != 2)
-			continue;
-		count++;
-		status_line(e->d_name, "Cpus_allowed_list", cpus, sizeof(cpus));
-		snprintf(path, sizeof(path), "/sys/devices/system/node/node%u/cpulist", node);
-		text_read(path, want, sizeof(want));
-		want[strcspn(want, "\n")] = '\0';
-		if (strcmp(cpus, want) || getpriority(PRIO_PROCESS, (id_t)atoi(e->d_name)) != 19) {
-			fprintf(stderr, "# %s: CPUs %s of %s, nice %d\n", name, cpus, want,
-				getpriority(PRIO_PROCESS, (id_t)atoi(e->d_name)));
-			count = -1;
-			break;
-		}
-	}
-	closedir(proc);
-	return count;
-}
-
-TEST_F_TIMEOUT(empty, threads, 60)
-{
-	static const int numbers[] = {0, 1, 4, 16};
-
-	ASSERT_EQ(nodes_with_memory() * number_read(PARAM("clean_threads")), threads_count());
-	for (size_t i = 0; i < ARRAY_SIZE(numbers); i++) {
-		char text[32];
-
-		snprintf(text, sizeof(text), "clean_threads=%d", numbers[i]);
-		RELOAD(text);
-		ASSERT_EQ(nodes_with_memory() * numbers[i], threads_count());
-	}
-	close(self->dev);
-	ASSERT_EQ(0, module_unload());
-	ASSERT_EQ(0, threads_count());
-	ASSERT_EQ(0, module_load(""));
-	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
-}
-
 /* Several at a time clean each frame once, and all is found while they do. */
 TEST_F_TIMEOUT(empty, four_threads, 120)
 {
@@ -511,7 +438,6 @@ TEST_F_TIMEOUT(empty, unload_while_cleaning, 120)
 		close(self->dev);
 		ASSERT_EQ(0, module_unload());
 		ASSERT_LE(held + len / 2, meminfo_bytes("MemFree"));
-		ASSERT_EQ(0, threads_count());
 		ASSERT_EQ(0, module_load(""));
 		self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
 	}

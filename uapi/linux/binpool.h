@@ -142,7 +142,8 @@ struct binpool_alloc {
 /*
  * BINPOOL_IOC_TRIM: give held memory back to the system, dirty before clean,
  * until at most `held_bytes` bytes are held on `node` (all nodes: on each).
- * Errors, beside the common ones: EINVAL for a node that is unknown or not allowed.
+ * Errors, beside the common ones: EINVAL for a node that is unknown or not allowed,
+ * EINTR if a fatal signal came.
  */
 struct binpool_trim {
 	__u32 size;		   /* (in) */

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The module's threads and the machine's CPUs: how many there are and where they may run,
+ * and what becomes of a frame in their hands when they may not.
+ */
+#include <sys/resource.h>
+
+#include "empty.h"
+
+/* Threads: "binpool/N:i", as many as were asked for, of low priority, on node N's CPUs. */
+
+/* A line of /proc/PID/status that begins with @field; "" if there is none. */
+static void status_line(const char *pid, const char *field, char *value, size_t len)
+{
+	char path[288], text[4096], *line;
+
+	value[0] = '\0';
+	snprintf(path, sizeof(path), "/proc/%s/status", pid);
+	if (text_read(path, text, sizeof(text)) < 0)
+		return;
+	line = strstr(text, field);
+	if (!line)
+		return;
+	line += strlen(field);
+	line += strspn(line, ":\t ");
+	snprintf(value, len, "%.*s", (int)strcspn(line, "\n"), line);
+}
+
+/* The first thread of a node; 0 if there is none. */
+static pid_t thread_of(unsigned int nid)
+{
+	DIR *proc = opendir("/proc");
+	pid_t found = 0;
+
+	if (!proc)
+		return 0;
+	for (struct dirent *e = readdir(proc); e && !found; e = readdir(proc)) {
+		unsigned int node, number;
+		char name[64];
+
+		if (e->d_name[0] < '1' || e->d_name[0] > '9')
+			continue;
+		status_line(e->d_name, "Name", name, sizeof(name));
+		if (sscanf(name, "binpool/%u:%u", &node, &number) == 2 && node == nid)
+			found = atoi(e->d_name);
+	}
+	closedir(proc);
+	return found;
+}
+
+/* How many there are; -1 if one is not as it should be. */
+static int threads_count(void)
+{
+	DIR *proc = opendir("/proc");
+	int count = 0;
+
+	if (!proc)
+		return -1;
+	for (struct dirent *e = readdir(proc); e; e = readdir(proc)) {
+		char name[64], cpus[256], path[128], want[256] = "";
+		unsigned int node, number;
+
+		if (e->d_name[0] < '1' || e->d_name[0] > '9')
+			continue;
+		status_line(e->d_name, "Name", name, sizeof(name));
+		if (sscanf(name, "binpool/%u:%u", &node, &number) != 2)
+			continue;
+		count++;
+		status_line(e->d_name, "Cpus_allowed_list", cpus, sizeof(cpus));
+		snprintf(path, sizeof(path), "/sys/devices/system/node/node%u/cpulist", node);
+		text_read(path, want, sizeof(want));
+		want[strcspn(want, "\n")] = '\0';
+		if (strcmp(cpus, want) || getpriority(PRIO_PROCESS, (id_t)atoi(e->d_name)) != 19) {
+			fprintf(stderr, "# %s: CPUs %s of %s, nice %d\n", name, cpus, want,
+				getpriority(PRIO_PROCESS, (id_t)atoi(e->d_name)));
+			count = -1;
+			break;
+		}
+	}
+	closedir(proc);
+	return count;
+}
+
+TEST_F_TIMEOUT(empty, threads, 60)
+{
+	static const int numbers[] = {0, 1, 4, 16};
+
+	ASSERT_EQ(nodes_with_memory() * number_read(PARAM("clean_threads")), threads_count());
+	for (size_t i = 0; i < ARRAY_SIZE(numbers); i++) {
+		char text[32];
+
+		snprintf(text, sizeof(text), "clean_threads=%d", numbers[i]);
+		RELOAD(text);
+		ASSERT_EQ(nodes_with_memory() * numbers[i], threads_count());
+	}
+	close(self->dev);
+	ASSERT_EQ(0, module_unload());
+	ASSERT_EQ(0, threads_count());
+	ASSERT_EQ(0, module_load(""));
+	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
+}
+
+/* What gives a thread its share of a CPU beside real-time tasks, and what it was. */
+static const char *const share_knobs[] = {
+	"/proc/sys/kernel/sched_rt_runtime_us",
+	"/sys/kernel/debug/sched/preempt",
+	"/sys/kernel/debug/sched/fair_server/cpu1/runtime",
+};
+
+static char shares[ARRAY_SIZE(share_knobs)][128];
+
+static void shares_end(void)
+{
+	static const char *const none[] = {"-1", "full", "0"};
+
+	for (size_t i = 0; i < ARRAY_SIZE(share_knobs); i++) {
+		if (text_read(share_knobs[i], shares[i], sizeof(shares[i])) < 0)
+			shares[i][0] = '\0';
+		else
+			text_write(share_knobs[i], none[i]);
+	}
+}
+
+static void shares_restore(void)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(share_knobs); i++) {
+		/* Of several words the one in parentheses is in force. */
+		char *word = strchr(shares[i], '(');
+
+		word = word ? word + 1 : shares[i];
+		word[strcspn(word, ")\n")] = '\0';
+		if (*word)
+			text_write(share_knobs[i], word);
+	}
+}
+
+static int run_on(pid_t pid, size_t cpu)
+{
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(cpu, &cpus);
+	return sched_setaffinity(pid, sizeof(cpus), &cpus);
+}
+
+/* From now on, for so long, nobody else has CPU 1. */
+static pid_t starve(unsigned int ms)
+{
+	struct sched_param prio = {.sched_priority = 1};
+	pid_t pid = fork();
+	__u64 end = now_ms() + ms;
+
+	if (pid)
+		return pid;
+	if (run_on(0, 1) || sched_setscheduler(0, SCHED_FIFO, &prio))
+		_exit(1);
+	while (now_ms() < end)
+		;
+	_exit(0);
+}
+
+/* However long a thread with a frame stands still: none comes back behind free_held. */
+TEST_F_TIMEOUT(empty, thread_that_stands_still, 120)
+{
+	const __u64 len = 64 * self->frame;
+	long long left = 0;
+	int waited = 0;
+	pid_t thread;
+
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		SKIP(return, "one CPU only");
+	RELOAD("clean_threads=1");
+	thread = thread_of(0);
+	ASSERT_LT(0, thread);
+	if (run_on(thread, 1))
+		SKIP(return, "CPU 1 is not the thread's");
+	shares_end();
+	for (int r = 0; r < 10 && waited < 2 && !left; r++) {
+		__u64 start;
+		pid_t pid;
+
+		if (hold_dirty(self->dev, len))
+			break;
+		pid = starve(2000);
+		sleep_ms(100);
+		start = now_ms();
+		attr_write("free_held", 1);
+		left = attr_read("managed_bytes");
+		/* Not so if it had no frame when it was stopped. */
+		waited += now_ms() - start > 1000;
+		child_status(pid);
+	}
+	shares_restore();
+	EXPECT_EQ(0, left);
+	EXPECT_EQ(2, waited);
+}
+
+KERNEL_LOG_TEST
+
+TEST_HARNESS_MAIN
