@@ -10,7 +10,6 @@ FIXTURE(big)
 	int dev;
 	int log;
 	__u64 frame;
-	long long max_bytes;
 };
 
 FIXTURE_SETUP(big)
@@ -21,19 +20,19 @@ FIXTURE_SETUP(big)
 	if (machine < 6 * GIB + GIB / 2)
 		SKIP(return, "a machine of %llu MiB, 7 GiB are wanted",
 			   (unsigned long long)(machine / MIB));
+	knobs_restore();
 	self->log = log_open();
 	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
 	ASSERT_LE(0, self->dev);
 	ASSERT_EQ(0, device_info(self->dev, &info));
 	self->frame = info.frame_bytes;
-	self->max_bytes = attr_read("max_bytes");
 	ASSERT_EQ(0, attr_write("max_bytes", machine));
 	ASSERT_EQ(0, attr_write("free_held", 1));
 }
 
 FIXTURE_TEARDOWN(big)
 {
-	attr_write("max_bytes", (__u64)self->max_bytes);
+	knobs_restore();
 	attr_write("free_held", 1);
 	close(self->dev);
 	if (_metadata->exit_code == KSFT_FAIL)

@@ -27,27 +27,20 @@ FIXTURE(empty)
 	bool reloaded;
 };
 
-/* Knobs as the program found them: a test that fails leaves them anywhere. */
-static long long found_max_bytes, found_keep_ms, found_threads;
+/* As the program found it: a test that is stopped leaves another behind. */
+static long long found_threads;
 
-static void __attribute__((constructor)) knobs_find(void)
+static void __attribute__((constructor)) threads_find(void)
 {
-	found_max_bytes = attr_read("max_bytes");
-	found_keep_ms = number_read(PARAM("keep_ms"));
 	found_threads = number_read(PARAM("clean_threads"));
 }
 
-static inline void knobs_restore(void)
+static inline void threads_restore(void)
 {
 	if (number_read(PARAM("clean_threads")) != found_threads && getenv("BINPOOL_KO")) {
 		module_unload();
 		module_load("");
 	}
-	attr_write("max_bytes", (__u64)found_max_bytes);
-	attr_write("reserve_bytes", 0);
-	attr_write("holding", 1);
-	number_write(PARAM("keep_ms"), (__u64)found_keep_ms);
-	number_write(PARAM("floor_bytes"), 0);
 }
 
 FIXTURE_SETUP(empty)
@@ -59,6 +52,7 @@ FIXTURE_SETUP(empty)
 	CPU_SET(0, &cpu0);
 	ASSERT_EQ(0, sched_setaffinity(0, sizeof(cpu0), &cpu0));
 	self->log = log_open();
+	threads_restore();
 	knobs_restore();
 	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
 	ASSERT_LE(0, self->dev);
@@ -79,6 +73,7 @@ FIXTURE_TEARDOWN(empty)
 		EXPECT_EQ(0, module_loaded() ? module_unload() : 0);
 		EXPECT_EQ(0, module_load(""));
 	}
+	threads_restore();
 	knobs_restore();
 	if (_metadata->exit_code == KSFT_FAIL)
 		return; /* what leaks after a failed check says nothing */

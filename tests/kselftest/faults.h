@@ -99,6 +99,7 @@ FIXTURE_SETUP(faults)
 	};
 	struct binpool_info info;
 
+	knobs_restore();
 	self->s.nth = open("/proc/thread-self/fail-nth", O_RDWR | O_CLOEXEC);
 	if (self->s.nth < 0)
 		SKIP(return, "this kernel injects no faults (tests/run 6.12-debug/faults has one)");
@@ -120,6 +121,7 @@ FIXTURE_SETUP(faults)
 
 FIXTURE_TEARDOWN(faults)
 {
+	knobs_restore();
 	if (_metadata->exit_code == KSFT_FAIL)
 		return;
 	close(self->s.dev);

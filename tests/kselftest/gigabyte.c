@@ -12,7 +12,6 @@ FIXTURE(gigabyte)
 	int dev;
 	int log;
 	bool scans;
-	long long max_bytes;
 	long long kills;
 };
 
@@ -20,11 +19,11 @@ FIXTURE_SETUP(gigabyte)
 {
 	if (meminfo_bytes("MemTotal") < 5 * GIB / 2)
 		SKIP(return, "3 GiB of memory are wanted");
+	knobs_restore();
 	self->log = log_open();
 	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
 	ASSERT_LE(0, self->dev);
 	self->scans = scans_here();
-	self->max_bytes = attr_read("max_bytes");
 	self->kills = oom_kills();
 	ASSERT_EQ(0, attr_write("free_held", 1));
 	ASSERT_EQ(0, attr_write("max_bytes", meminfo_bytes("MemTotal")));
@@ -35,10 +34,7 @@ FIXTURE_SETUP(gigabyte)
 
 FIXTURE_TEARDOWN(gigabyte)
 {
-	param_write("contig_ms", 500);
-	param_write("contig_duty", 5);
-	param_write("floor_bytes", 0);
-	attr_write("max_bytes", (__u64)self->max_bytes);
+	knobs_restore();
 	attr_write("free_held", 1);
 	close(self->dev);
 	if (_metadata->exit_code == KSFT_FAIL)

@@ -20,9 +20,6 @@ FIXTURE(limbo)
 	int ends[2]; /* a pipe with pages of a block that is closed */
 	__u64 frame;
 	__u64 pin_at; /* where in the block */
-	long long max_bytes;
-	char wait_ms[32];
-	char max_ms[32];
 };
 
 /* A block of four frames comes back with pages of its second one in a pipe. */
@@ -33,14 +30,12 @@ FIXTURE_SETUP(limbo)
 	char *p;
 	int fd;
 
+	knobs_restore();
 	self->log = log_open();
 	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
 	ASSERT_LE(0, self->dev);
 	ASSERT_EQ(0, device_info(self->dev, &info));
 	self->frame = info.frame_bytes;
-	self->max_bytes = attr_read("max_bytes");
-	ASSERT_LT(0, text_read(PARAMETERS "limbo_wait_ms", self->wait_ms, sizeof(self->wait_ms)));
-	ASSERT_LT(0, text_read(PARAMETERS "limbo_max_ms", self->max_ms, sizeof(self->max_ms)));
 	ASSERT_EQ(0, attr_write("free_held", 1));
 	ASSERT_TRUE(attr_becomes("managed_bytes", 0, 1000));
 
@@ -59,9 +54,7 @@ FIXTURE_SETUP(limbo)
 
 FIXTURE_TEARDOWN(limbo)
 {
-	attr_write("max_bytes", (__u64)self->max_bytes);
-	text_write(PARAMETERS "limbo_wait_ms", self->wait_ms);
-	text_write(PARAMETERS "limbo_max_ms", self->max_ms);
+	knobs_restore();
 	close(self->ends[0]);
 	close(self->ends[1]);
 	if (_metadata->exit_code == KSFT_FAIL)

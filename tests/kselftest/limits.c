@@ -12,31 +12,28 @@ FIXTURE(limit)
 	int dev;
 	int log;
 	__u64 frame;
-	long long max_bytes; /* as it was */
 };
 
 FIXTURE_SETUP(limit)
 {
 	struct binpool_info info;
 
+	knobs_restore();
 	self->log = log_open();
 	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
 	ASSERT_LE(0, self->dev);
 	ASSERT_EQ(0, device_info(self->dev, &info));
 	self->frame = info.frame_bytes;
-	self->max_bytes = attr_read("max_bytes");
 	ASSERT_EQ(0, attr_write("free_held", 1));
 	ASSERT_EQ(0, attr_read("managed_bytes"));
 }
 
 FIXTURE_TEARDOWN(limit)
 {
-	attr_write("max_bytes", (__u64)self->max_bytes);
-	attr_write("holding", 1);
+	knobs_restore();
 	close(self->dev);
 	if (_metadata->exit_code == KSFT_FAIL)
 		return;
-	EXPECT_EQ(self->max_bytes, attr_read("max_bytes"));
 	EXPECT_TRUE(attr_becomes("active_bytes", 0, 1000));
 	EXPECT_EQ(0, log_count_bad(self->log));
 }

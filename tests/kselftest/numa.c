@@ -10,7 +10,6 @@ FIXTURE(numa)
 	int dev;
 	int log;
 	__u64 frame;
-	long long max_bytes;
 };
 
 FIXTURE_SETUP(numa)
@@ -19,19 +18,19 @@ FIXTURE_SETUP(numa)
 
 	if (access("/sys/devices/system/node/node1", F_OK))
 		SKIP(return, "a machine of one node");
+	knobs_restore();
 	self->log = log_open();
 	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
 	ASSERT_LE(0, self->dev);
 	ASSERT_EQ(0, device_info(self->dev, &info));
 	self->frame = info.frame_bytes;
-	self->max_bytes = attr_read("max_bytes");
 	ASSERT_EQ(0, attr_write("free_held", 1));
 	ASSERT_EQ(0, attr_read("managed_bytes"));
 }
 
 FIXTURE_TEARDOWN(numa)
 {
-	attr_write("max_bytes", (__u64)self->max_bytes);
+	knobs_restore();
 	close(self->dev);
 	if (_metadata->exit_code == KSFT_FAIL)
 		return;

@@ -22,13 +22,13 @@ FIXTURE(phys)
 	__u64 frame;
 	__u64 len;
 	long long max_bytes;
-	char wait_ms[32];
 };
 
 FIXTURE_SETUP(phys)
 {
 	struct binpool_info info;
 
+	knobs_restore();
 	self->log = log_open();
 	self->fds = count_fds();
 	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
@@ -37,7 +37,6 @@ FIXTURE_SETUP(phys)
 	self->frame = info.frame_bytes;
 	self->len = FRAMES * self->frame;
 	self->max_bytes = attr_read("max_bytes");
-	ASSERT_LT(0, text_read(PARAMETERS "limbo_wait_ms", self->wait_ms, sizeof(self->wait_ms)));
 	/* A test that failed may have left some. */
 	ASSERT_EQ(0, attr_write("phys_release", 1));
 	ASSERT_TRUE(pool_empties());
@@ -45,8 +44,7 @@ FIXTURE_SETUP(phys)
 
 FIXTURE_TEARDOWN(phys)
 {
-	attr_write("max_bytes", (__u64)self->max_bytes);
-	text_write(PARAMETERS "limbo_wait_ms", self->wait_ms);
+	knobs_restore();
 	close(self->dev);
 	if (_metadata->exit_code == KSFT_FAIL)
 		return;

@@ -32,6 +32,7 @@ FIXTURE_SETUP(scan)
 {
 	struct binpool_info info;
 
+	knobs_restore();
 	self->log = log_open();
 	self->fds = count_fds();
 	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
@@ -59,10 +60,7 @@ FIXTURE_TEARDOWN(scan)
 		EXPECT_EQ(self->kills, oom_kills());
 		EXPECT_EQ(0, log_count_bad(self->log));
 	}
-	param_write("contig_ms", 500);
-	param_write("contig_duty", 5);
-	param_write("floor_bytes", 0);
-	attr_write("max_bytes", (__u64)self->max_bytes);
+	knobs_restore();
 	attr_write("free_held", 1);
 	close(self->dev);
 }

@@ -34,6 +34,7 @@ FIXTURE_SETUP(trace)
 
 	if (mount("tracefs", TRACEFS, "tracefs", 0, NULL) && errno != EBUSY)
 		SKIP(return, "the kernel has no tracefs");
+	knobs_restore();
 	self->log = log_open();
 	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
 	ASSERT_LE(0, self->dev);
@@ -49,6 +50,7 @@ FIXTURE_SETUP(trace)
 FIXTURE_TEARDOWN(trace)
 {
 	EXPECT_EQ(0, text_write(EVENTS "enable", "0"));
+	knobs_restore();
 	free(self->text);
 	close(self->dev);
 	EXPECT_TRUE(attr_becomes("active_bytes", 0, 2000));
