@@ -29,6 +29,7 @@ FIXTURE(call)
 	int wrong; /* a file of the other kind */
 	int log;
 	int fds;
+	int next_fd;
 	void *guard; /* page before an unmapped one */
 	union args valid;
 	struct counters before;
@@ -133,6 +134,7 @@ FIXTURE_SETUP(call)
 	}
 	self->before = counters_read();
 	self->fds = count_fds();
+	self->next_fd = fd_next(self->dev);
 }
 
 FIXTURE_TEARDOWN(call)
@@ -140,6 +142,7 @@ FIXTURE_TEARDOWN(call)
 	if (_metadata->exit_code == KSFT_FAIL)
 		return;
 	EXPECT_EQ(self->fds, count_fds());
+	EXPECT_EQ(self->next_fd, fd_next(self->dev));
 	close(self->block);
 	close(self->dev);
 	EXPECT_TRUE(attr_becomes("active_bytes", 0, 1000));

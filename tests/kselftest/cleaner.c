@@ -3,6 +3,8 @@
  * Cleaning ahead: what came back dirty is clean after a while, by the module's own
  * threads; they are in nobody's way, and nobody ever sees a byte of a former owner.
  */
+#include <sys/prctl.h>
+
 #define LOG_EXPECTED                                                                               \
 	"loading out-of-tree module", "module verification failed", "retired the frame",           \
 		"Memory failure", "Injecting memory failure"
@@ -328,6 +330,59 @@ TEST_F_TIMEOUT(empty, poisoned_frame_is_retired, 60)
 	ASSERT_LE(0, fd);
 	ASSERT_EQ(len - self->frame, block_nonzero(fd, len - self->frame));
 	close(fd);
+}
+
+#define DROP_CACHES "/proc/sys/vm/drop_caches"
+
+/* Makes the system ask for memory again and again; the longest pause is in *@gap. */
+static void ask_for_memory(volatile __u64 *gap)
+{
+	__u64 last = now_ms();
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	/* Without a line in the log for each time. */
+	number_write(DROP_CACHES, 4);
+	for (;;) {
+		__u64 now;
+
+		number_write(DROP_CACHES, 2);
+		now = now_ms();
+		*gap = now - last > *gap ? now - last : *gap;
+		last = now;
+	}
+}
+
+/* While the system wants memory back none is cleaned, which then goes all the same. */
+TEST_F_TIMEOUT(empty, rests_in_a_shortage, 120)
+{
+	const __u64 len = 16 * self->frame;
+	volatile __u64 *gap =
+		mmap(NULL, page_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	bool rested = false;
+	pid_t pid = fork();
+
+	ASSERT_LE(0, pid);
+	if (!pid)
+		ask_for_memory(gap);
+	/* A rest is of 100 ms; if it was not asked for so long, nothing was tested. */
+	for (int tries = 0; tries < 20 && !rested; tries++) {
+		long long background;
+
+		sleep_ms(200);
+		background = attr_read(BACKGROUND);
+		*gap = 0;
+		ASSERT_EQ(0, hold_dirty(self->dev, len));
+		sleep_ms(300);
+		rested = !MOVED(BACKGROUND, background);
+		if (!rested) {
+			TH_LOG("cleaned while not asked for %llu ms", (unsigned long long)*gap);
+			ASSERT_LT(50, *gap);
+		}
+	}
+	kill(pid, SIGKILL);
+	ASSERT_EQ(128 + SIGKILL, child_status(pid));
+	ASSERT_TRUE(rested);
+	ASSERT_TRUE(attr_becomes("held_clean_bytes", (__u64)attr_read("held_bytes"), SOON_MS));
 }
 
 /* Several at a time clean each frame once, and all is found while they do. */

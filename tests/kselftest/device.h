@@ -190,6 +190,18 @@ static inline int count_fds(void)
 	return count;
 }
 
+/*
+ * The number that the next descriptor gets; @fd is any. One that a failed call took and
+ * forgot is in nobody's list, but not free either.
+ */
+static inline int fd_next(int fd)
+{
+	int next = dup(fd);
+
+	close(next);
+	return next;
+}
+
 /* Requests: 0 or -errno. */
 
 static inline int request(int fd, unsigned long nr, void *arg)
@@ -451,6 +463,24 @@ static inline int log_open(void)
 	if (fd >= 0)
 		lseek(fd, 0, SEEK_END);
 	return fd;
+}
+
+/* Whether a line of the log since @log was opened has @text. */
+static inline bool log_has(int log, const char *text)
+{
+	char record[8192];
+	bool found = false;
+
+	for (;;) {
+		ssize_t n = read(log, record, sizeof(record) - 1);
+
+		if (n < 0 && errno == EPIPE)
+			continue;
+		if (n <= 0)
+			return found;
+		record[n] = '\0';
+		found = found || strstr(record, text);
+	}
 }
 
 /* A program that provokes complaints names parts of them before it includes this. */

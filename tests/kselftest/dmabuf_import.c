@@ -241,11 +241,28 @@ TEST_F_TIMEOUT(import, entries, 120)
 	}
 }
 
+/* How many mappings of the module's the kernel has in its own address space. */
+static int kernel_mappings(void)
+{
+	FILE *f = fopen("/proc/vmallocinfo", "re");
+	char line[512];
+	int count = 0;
+
+	if (!f)
+		return -errno;
+	while (fgets(line, sizeof(line), f))
+		count += strstr(line, "[binpool]") && strstr(line, " vmap");
+	fclose(f);
+	return count;
+}
+
 /* What the device, the driver and the process write, the others read. */
 TEST_F_TIMEOUT(import, same_bytes, 120)
 {
 	const __u64 len = SCATTERED * self->frame;
+	const int mappings = kernel_mappings();
 
+	ASSERT_LE(0, mappings);
 	for (int scattered = 0; scattered < 2; scattered++) {
 		int fd = scattered ? block_scattered(self->dev, self->frame, SCATTERED)
 				   : block_alloc(self->dev, len);
@@ -255,6 +272,7 @@ TEST_F_TIMEOUT(import, same_bytes, 120)
 		ASSERT_LE(0, s);
 		ASSERT_LT(0, device_map(s, 0, BOTH_WAYS));
 		ASSERT_EQ(0, request(s, IMPORTER_VMAP, NULL));
+		ASSERT_EQ(mappings + 1, kernel_mappings());
 		fill(p, len, 1, 0);
 		ASSERT_TRUE(device_filled(s, IMPORTER_BY_DMA, 0, len, 1));
 		ASSERT_TRUE(device_filled(s, IMPORTER_BY_VMAP, 0, len, 1));
@@ -265,6 +283,7 @@ TEST_F_TIMEOUT(import, same_bytes, 120)
 		ASSERT_TRUE(filled(p, len, 3, 0));
 		ASSERT_TRUE(device_filled(s, IMPORTER_BY_DMA, 0, len, 3));
 		ASSERT_EQ(0, request(s, IMPORTER_VUNMAP, NULL));
+		ASSERT_EQ(mappings, kernel_mappings());
 		close(s);
 		munmap(p, len);
 		close(buf);

@@ -280,6 +280,63 @@ TEST_F(holders, limbo_is_shown)
 	ASSERT_EQ(0, holders_count(getpid(), 0, NULL));
 }
 
+/* Of several, those that are left. */
+TEST_F(holders, limbo_goes_down)
+{
+	const __u64 len = 4 * self->frame, end = now_ms() + 3000 * slowness();
+	int fd = block_alloc(self->dev, len), ends[2][2];
+	char *p = block_map(fd, len);
+	struct holder h;
+
+	ASSERT_NE(MAP_FAILED, (void *)p);
+	for (int i = 0; i < 2; i++) {
+		struct iovec part = {at(p, (__u64)(2 * i + 1) * self->frame), page_bytes()};
+
+		*(char *)part.iov_base = 1;
+		ASSERT_EQ(0, pipe(ends[i]));
+		ASSERT_EQ((ssize_t)part.iov_len, vmsplice(ends[i][1], &part, 1, 0));
+	}
+	munmap(p, len);
+	close(fd);
+	ASSERT_EQ(1, holders_count(getpid(), 0, &h));
+	ASSERT_EQ(2 * self->frame, h.limbo_bytes);
+	close(ends[0][0]);
+	close(ends[0][1]);
+	while (h.limbo_bytes == 2 * self->frame && now_ms() < end) {
+		sleep_ms(5);
+		ASSERT_EQ(1, holders_count(getpid(), 0, &h));
+	}
+	ASSERT_EQ(self->frame, h.limbo_bytes);
+	ASSERT_EQ((long long)self->frame, attr_read("limbo_bytes"));
+	close(ends[1][0]);
+	close(ends[1][1]);
+}
+
+/* Ids are what they are to the reader; 0 and nobody, if they are nothing to him. */
+TEST_F(holders, read_in_other_namespaces)
+{
+	int fd = block_alloc(self->dev, 3 * self->frame);
+	struct holder h;
+	pid_t pid;
+
+	ASSERT_LE(0, fd);
+	pid = fork();
+	if (!pid) {
+		if (unshare(CLONE_NEWUSER | CLONE_NEWPID))
+			_exit(77);
+		pid = fork();
+		if (pid)
+			_exit(child_status(pid));
+		if (holders_count(0, 3 * self->frame, &h) != 1)
+			_exit(1);
+		_exit(h.uid != 65534 ? 2 : 0);
+	}
+	ASSERT_EQ(0, child_status(pid));
+	ASSERT_EQ(1, holders_count(getpid(), 3 * self->frame, &h));
+	ASSERT_EQ(getuid(), h.uid);
+	close(fd);
+}
+
 #define MANY 300
 
 /* Read a few bytes at a time, and blocks go while somebody is in the middle. */

@@ -175,11 +175,14 @@ TEST_F(limbo, alloc_waits)
 	int fd;
 
 	ASSERT_EQ(0, attr_write("max_bytes", 4 * self->frame));
+	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "20000"));
 	ASSERT_EQ(0, pthread_create(&thread, NULL, drain_later, self->ends));
 	start = now_ms();
 	fd = block_alloc(self->dev, 4 * self->frame);
 	ASSERT_LE(0, fd);
 	ASSERT_LE(250, now_ms() - start);
+	/* It is told when the frame is back, and does not find it when its time is over. */
+	ASSERT_GE(10000, now_ms() - start);
 	pthread_join(thread, NULL);
 	close(fd);
 }
@@ -207,6 +210,33 @@ TEST_F(limbo, alloc_does_not_wait_for_ever)
 	ASSERT_GE(250, now_ms() - start);
 }
 
+/* What has left limbo is waited for no more. */
+TEST_F(limbo, no_wait_after_limbo)
+{
+	__u64 start;
+	int fd;
+
+	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 2000));
+	ASSERT_EQ(0, attr_write("max_bytes", 4 * self->frame));
+	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "20000"));
+	fd = block_alloc(self->dev, 4 * self->frame);
+	ASSERT_LE(0, fd);
+	start = now_ms();
+	ASSERT_EQ(-ENOSPC, block_alloc(self->dev, self->frame));
+	ASSERT_GE(10000, now_ms() - start);
+	close(fd);
+}
+
+/* However long a frame was pinned, it is seen soon after the pin is gone. */
+TEST_F(limbo, seen_after_a_long_pin)
+{
+	/* The pauses would be of 4 s by now, were they not bounded by one. */
+	sleep_ms(4800);
+	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 2000));
+}
+
 /* Killed while it waits: gone at once. */
 TEST_F(limbo, wait_is_killable)
 {
@@ -232,6 +262,10 @@ TEST_F(limbo, given_up)
 {
 	long long dropped = attr_read("pinned_dropped_bytes");
 
+	/* Not before its time, however often it is looked at. */
+	ASSERT_EQ(0, text_write(PARAMETERS "limbo_max_ms", "3600000"));
+	sleep_ms(600);
+	ASSERT_EQ((long long)self->frame, attr_read("limbo_bytes"));
 	ASSERT_EQ(0, text_write(PARAMETERS "limbo_max_ms", "100"));
 	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
 	ASSERT_EQ(dropped + (long long)self->frame, attr_read("pinned_dropped_bytes"));

@@ -42,13 +42,14 @@ TEST_F(limit, answer_of_enospc)
 {
 	struct binpool_alloc a = alloc_request(8 * self->frame, 0);
 	struct counters was;
-	int fds, fd;
+	int fds, fd, next;
 
 	ASSERT_EQ(0, attr_write("max_bytes", 4 * self->frame));
 	fd = block_alloc(self->dev, self->frame);
 	ASSERT_LE(0, fd);
 	was = counters_read();
 	fds = count_fds();
+	next = fd_next(fd);
 	memset(&a.fd, 0xa5, sizeof(a.fd));
 	a.capacity = a.run_max_bytes = a.max_bytes = a.managed_bytes = ~0ULL;
 	ASSERT_EQ(-ENOSPC, device_alloc(self->dev, &a));
@@ -60,6 +61,7 @@ TEST_F(limit, answer_of_enospc)
 	ASSERT_GE(4 * self->frame, a.run_max_bytes);
 	ASSERT_STREQ("nothing", counters_moved(&was));
 	ASSERT_EQ(fds, count_fds());
+	ASSERT_EQ(next, fd_next(fd));
 	/* The input members are as they were. */
 	ASSERT_EQ(8 * self->frame, a.bytes);
 	ASSERT_EQ(BINPOOL_NODE_ANY, a.node);

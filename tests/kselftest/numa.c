@@ -148,6 +148,38 @@ TEST_F(numa, any_prefers_own)
 	ASSERT_EQ(0, sched_setaffinity(0, sizeof(all), &all));
 }
 
+/* A block of both nodes' frames counts on each with those that lie there. */
+TEST_F(numa, a_block_of_two_nodes)
+{
+	const __u64 half = 4 * self->frame;
+	struct binpool_query q;
+	char name[64];
+	int fd;
+
+	ASSERT_EQ(0, attr_write("max_bytes", 2 * half));
+	for (int node = 0; node < 2; node++) {
+		struct binpool_alloc a = request_on(half, node, BINPOOL_ALLOC_STRICT_NODE);
+
+		ASSERT_EQ(0, device_alloc(self->dev, &a));
+		close(a.fd);
+	}
+	fd = block_alloc(self->dev, 2 * half);
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, block_query(fd, &q));
+	ASSERT_EQ(BINPOOL_NODE_ANY, q.node);
+	for (int active = 1; active >= 0; active--) {
+		for (int node = 0; node < 2; node++) {
+			snprintf(name, sizeof(name), "node%d/bins/%llu/active_bytes", node,
+				 (unsigned long long)q.capacity);
+			ASSERT_EQ(active * (long long)half, attr_read(name));
+			snprintf(name, sizeof(name), "node%d/active_bytes", node);
+			ASSERT_EQ(active * (long long)half, attr_read(name));
+		}
+		if (active)
+			close(fd);
+	}
+}
+
 /* A node named without STRICT_NODE is a wish. */
 TEST_F_TIMEOUT(numa, wish_spills_over, 120)
 {

@@ -173,24 +173,6 @@ static void expand(const char *text, __u64 frame, __u64 memory, char *out, size_
 	out[used] = '\0';
 }
 
-/* Whether a line of the log since @log was opened has @text. */
-static bool log_has(int log, const char *text)
-{
-	char record[8192];
-	bool found = false;
-
-	for (;;) {
-		ssize_t n = read(log, record, sizeof(record) - 1);
-
-		if (n < 0 && errno == EPIPE)
-			continue;
-		if (n <= 0)
-			return found;
-		record[n] = '\0';
-		found = found || strstr(record, text);
-	}
-}
-
 /* What the log must say of a refused value. */
 static void complaint(size_t i, const char *value, __u64 frame, __u64 memory, char out[256])
 {
@@ -321,6 +303,27 @@ TEST_F(params, all_are_tested)
 	}
 	closedir(d);
 	ASSERT_EQ(ARRAY_SIZE(table), count);
+}
+
+/* What was given is one line of the log, however it looks, and not a long one. */
+TEST_F(params, odd_values)
+{
+	char many[101], text[128];
+	int log = log_open();
+
+	memset(many, '9', sizeof(many) - 1);
+	many[sizeof(many) - 1] = '\0';
+	ASSERT_EQ(-EINVAL, text_write(PARAM("keep_ms"), many));
+	snprintf(text, sizeof(text), "binpool: keep_ms=%.40s is not", many);
+	ASSERT_TRUE(log_has(log, text));
+	/* The log shows a backslash as \x5c, and would an escape character as \x1b. */
+	ASSERT_EQ(-EINVAL, text_write(PARAM("keep_ms"), "1\x1b[1m"));
+	ASSERT_TRUE(log_has(log, "binpool: keep_ms=1\\x5ce[1m is not"));
+	ASSERT_EQ(-EINVAL, text_write(PARAM("keep_ms"), "1\n2"));
+	ASSERT_TRUE(log_has(log, "binpool: keep_ms=1 is not"));
+	ASSERT_EQ(-EINVAL, text_write(PARAM("memlock"), "N\nY"));
+	ASSERT_TRUE(log_has(log, "binpool: memlock=N is not"));
+	close(log);
 }
 
 TEST_F(params, more_reserve_than_limit)

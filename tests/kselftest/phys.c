@@ -153,6 +153,24 @@ TEST_F(phys, not_told)
 	ASSERT_EQ((long long)self->len, attr_read("held_bytes"));
 }
 
+/* Told in part is told. */
+TEST_F(phys, told_before_the_error)
+{
+	const size_t page = page_bytes();
+	int fd = block_scattered(self->dev, self->frame, FRAMES);
+	char *guard =
+		mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct binpool_phys_run *one = (void *)(guard + page - sizeof(*one));
+
+	munmap(guard + page, page);
+	ASSERT_EQ(-EFAULT, block_phys(fd, one, FRAMES));
+	ASSERT_LT(0, one->bytes);
+	close(fd);
+	ASSERT_EQ((long long)self->len, attr_read("quarantine_bytes"));
+	munmap(guard, page);
+	ASSERT_EQ(0, attr_write("phys_release", 1));
+}
+
 TEST_F(phys, bad_array)
 {
 	const size_t page = page_bytes();
@@ -400,6 +418,7 @@ TEST_F(phys, pinned)
 	struct iovec part = {p + self->frame, part_len};
 	struct binpool_phys_run runs[FRAMES];
 	struct binpool_info info;
+	char text[8192];
 
 	fill(p, self->len, 1, 0);
 	ASSERT_EQ(0, pipe2(ends, O_CLOEXEC));
@@ -415,6 +434,9 @@ TEST_F(phys, pinned)
 	ASSERT_EQ((long long)(self->len - self->frame), attr_read("held_bytes"));
 	ASSERT_EQ(0, device_info(self->dev, &info));
 	ASSERT_EQ(self->frame, info.opener_bytes);
+	ASSERT_LT(0, text_read("/sys/kernel/debug/binpool/holders", text, sizeof(text)));
+	ASSERT_NE(NULL, strstr(text, " limbo "));
+	ASSERT_EQ(NULL, strstr(text, " quarantine "));
 	ASSERT_EQ((ssize_t)part_len, read(ends[0], got, part_len));
 	ASSERT_TRUE(filled(got, part_len, 1, self->frame));
 	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 2000));

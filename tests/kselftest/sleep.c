@@ -3,9 +3,37 @@
  * Before the machine sleeps: hibernation gets what is held, other sleep leaves it, and
  * neither is kept waiting. Nothing really sleeps here.
  */
+#include <sys/mount.h>
+
 #include "empty.h"
 
-#define POWER "/sys/power/"
+#define POWER	"/sys/power/"
+#define TRACEFS "/sys/kernel/tracing/"
+
+/* Begins or ends to note when memory is got from the system, and when tasks thaw. */
+static int notes(const char *on)
+{
+	int fd = open(TRACEFS "trace", O_WRONLY | O_CLOEXEC | (*on == '1' ? O_TRUNC : 0));
+
+	if (fd < 0)
+		return -errno;
+	close(fd);
+	return text_write(TRACEFS "events/power/suspend_resume/enable", on)
+		       ?: text_write(TRACEFS "events/binpool/fresh/enable", on);
+}
+
+/* Whether memory was got, and none of it before tasks thawed. */
+static bool got_after_thaw(void)
+{
+	static char text[1 << 16];
+	const char *thaw, *fresh;
+
+	if (text_read(TRACEFS "trace", text, sizeof(text)) < 0)
+		return false;
+	thaw = strstr(text, "thaw_processes[0] begin");
+	fresh = strstr(text, ": fresh: ");
+	return thaw && fresh && thaw < fresh;
+}
 
 /* The stages of suspend are gone through up to the freezing of tasks, for a second. */
 static int sleep_as(const char *state)
@@ -30,6 +58,8 @@ TEST_F_TIMEOUT(empty, hibernation, 180)
 
 	if (access(POWER "pm_test", W_OK) || access(POWER "disk", R_OK))
 		SKIP(return, "the kernel cannot hibernate, or not for a test");
+	if (mount("tracefs", TRACEFS, "tracefs", 0, NULL) && errno != EBUSY)
+		SKIP(return, "the kernel has no tracefs");
 	fd = block_alloc(self->dev, used);
 	p = block_map(fd, used);
 	ASSERT_NE(MAP_FAILED, (void *)p);
@@ -37,14 +67,17 @@ TEST_F_TIMEOUT(empty, hibernation, 180)
 	ASSERT_EQ(0, hold_dirty(self->dev, warm));
 	ASSERT_EQ(0, attr_write("reserve_bytes", used + kept));
 	freed = attr_read("freed_bytes");
+	ASSERT_EQ(0, notes("1"));
 	ret = sleep_as("disk");
 	ASSERT_EQ(0, ret)
 	{
 		TH_LOG("hibernating: %s", strerror(-ret));
 	}
 	ASSERT_EQ((long long)warm, attr_read("freed_bytes") - freed);
-	/* And the reserve comes back by itself. */
+	/* And the reserve comes back by itself, when all is over. */
 	ASSERT_TRUE(attr_becomes("reserve_filled_bytes", used + kept, SOON_MS));
+	ASSERT_TRUE(got_after_thaw());
+	ASSERT_EQ(0, notes("0"));
 	ASSERT_EQ((long long)kept, attr_read("held_bytes"));
 	ASSERT_TRUE(stamped(p, used, 1));
 	munmap(p, used);

@@ -100,6 +100,31 @@ TEST_F_TIMEOUT(empty, threads, 60)
 	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
 }
 
+/*
+ * Whoever wants no frame taken waits for the one in work, and not for long; then the
+ * thread goes on, and is of low priority again though it was hurried.
+ */
+TEST_F_TIMEOUT(empty, goes_on_after_a_pause, 120)
+{
+	const __u64 len = 256 * self->frame;
+	__u64 start, paused = 0;
+
+	ASSERT_EQ(0, hold_dirty(self->dev, len));
+	for (int i = 0; i < 20; i++) {
+		start = now_ms();
+		/* All of it may stay. */
+		ASSERT_EQ(0, device_trim(self->dev, len, NULL));
+		paused += now_ms() - start;
+		sleep_ms(1);
+	}
+	ASSERT_GE(5000 * slowness(), paused);
+	ASSERT_TRUE(attr_becomes("held_clean_bytes", len, SOON_MS));
+	ASSERT_EQ(0, hold_dirty(self->dev, self->frame));
+	ASSERT_TRUE(attr_becomes("held_clean_bytes", len, SOON_MS));
+	sleep_ms(50);
+	ASSERT_LT(0, threads_count());
+}
+
 /* What gives a thread its share of a CPU beside real-time tasks, and what it was. */
 static const char *const share_knobs[] = {
 	"/proc/sys/kernel/sched_rt_runtime_us",

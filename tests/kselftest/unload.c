@@ -71,14 +71,19 @@ TEST_F(module, refused_with_a_block)
 	ASSERT_EQ(0, module_unload());
 }
 
+/* Whoever reads stands at a block, and leaves nothing of it behind if he ends there. */
 TEST_F(module, refused_while_the_holders_are_read)
 {
-	int fd;
+	int dev = open(DEVICE, O_RDWR | O_CLOEXEC), block = block_alloc(dev, self->frame), fd;
+	char byte;
 
 	if (mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL) && errno != EBUSY)
 		SKIP(return, "the kernel has no debugfs");
 	fd = open("/sys/kernel/debug/binpool/holders", O_RDONLY | O_CLOEXEC);
 	ASSERT_LE(0, fd);
+	ASSERT_EQ(1, read(fd, &byte, 1));
+	close(block);
+	close(dev);
 	ASSERT_EQ(-EAGAIN, module_unload());
 	close(fd);
 	ASSERT_EQ(0, module_unload());
@@ -212,7 +217,7 @@ TEST_F(module, quarantine_ends)
 	__u64 before = meminfo_bytes("MemFree");
 	struct binpool_phys_run runs[64];
 	struct iovec part = {p, len};
-	int ends[2];
+	int log = log_open(), ends[2];
 
 	fill(p, self->frame, 3, 0);
 	ASSERT_EQ(0, pipe(ends));
@@ -224,6 +229,9 @@ TEST_F(module, quarantine_ends)
 	ASSERT_EQ((long long)(64 * self->frame), attr_read("quarantine_bytes"));
 	ASSERT_EQ(0, module_unload());
 	ASSERT_LE(before + 48 * self->frame, meminfo_bytes("MemFree"));
+	/* Who unloads is told that he has said so. */
+	ASSERT_TRUE(log_has(log, "leave quarantine, since the module is unloaded"));
+	close(log);
 	ASSERT_EQ((ssize_t)len, read(ends[0], got, len));
 	ASSERT_TRUE(filled(got, len, 3, 0));
 	close(ends[0]);
