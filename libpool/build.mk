@@ -38,7 +38,7 @@ LINK_binpool-uring := -luring
 DESC_binpool-uring := binpool buffers for io_uring
 HEADERS_binpool-uring := libpool/include/binpool_uring.h
 
-LIBPOOL_CFLAGS = $(USER_CFLAGS) -Ilibpool/src -fPIC -fvisibility=hidden
+LIBPOOL_CFLAGS = $(USER_CFLAGS) -Ilibpool/src -fPIC -fvisibility=hidden -ftls-model=initial-exec
 
 $(LIBPOOL_OBJ)/opencl/%.o: CPPFLAGS += -DCL_TARGET_OPENCL_VERSION=120
 

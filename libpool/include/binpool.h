@@ -67,6 +67,9 @@ struct binpool;
 #define BINPOOL_NODE_ANY  (-1)
 #define BINPOOL_UNLIMITED UINT64_MAX
 
+/* cache_bytes: twice the largest buffer in use or an eighth of what is reserved, the larger */
+#define BINPOOL_CACHE_AUTO UINT64_MAX
+
 /*
  * An allocator for BINPOOL_PROVIDER_ALLOCATOR. It is immediate: when alloc
  * returns 0 the memory is there. -ENOMEM makes the pool give held memory back
@@ -99,7 +102,11 @@ struct binpool_options {
 	uint64_t max_bytes;
 	/* Smallest unit, a power of two. 0: 64, and 1 over an allocator. */
 	uint64_t granule;
-	/* Budget of the threads' caches. Only 0 so far: none. */
+	/*
+	 * Bound on the capacity of what is held ready for the next requests, by all threads
+	 * together; more is joined with its free neighbours. 0: threads have no caches, and
+	 * everything is held.
+	 */
 	uint64_t cache_bytes;
 	const struct binpool_allocator_ops *allocator;
 };
@@ -108,7 +115,8 @@ struct binpool_options {
 #define BINPOOL_OPTIONS_INIT                                                                       \
 	{                                                                                          \
 		sizeof(struct binpool_options), NULL, BINPOOL_KIND_HOST, BINPOOL_PROVIDER_AUTO,    \
-			BINPOOL_NODE_ANY, 4, BINPOOL_CLASSES_TIGHT, 0, 0, 0, 0, NULL               \
+			BINPOOL_NODE_ANY, 4, BINPOOL_CLASSES_TIGHT, 0, 0, 0, BINPOOL_CACHE_AUTO,   \
+			NULL                                                                       \
 	}
 
 /* ---- Life cycle --------------------------------------------------------- */
@@ -116,10 +124,10 @@ struct binpool_options {
 /*
  * Makes a pool. @opts NULL: defaults. The environment variable BINPOOL_OPTS,
  * "key=value,..." with keys provider, node, mantissa_bits, classes, max_bytes
- * (suffix K, M, G, T), granule, verbose, strict_node, changes the options of
- * every pool not made over an allocator.
+ * (suffix K, M, G, T), granule, cache_bytes (or "auto"), verbose, strict_node,
+ * changes the options of every pool not made over an allocator.
  * Errors: -ENODEV the provider is not to be had here; -EACCES, -EPERM no right
- * to /dev/binpool; -ENOMEM; -EOPNOTSUPP kind or cache_bytes not supported yet.
+ * to /dev/binpool; -ENOMEM; -EOPNOTSUPP kind not supported yet.
  */
 int binpool_create(struct binpool **pool, const struct binpool_options *opts);
 
@@ -223,7 +231,8 @@ int binpool_may_alloc(struct binpool *pool, uint64_t size);
 int64_t binpool_max_bytes(struct binpool *pool);
 
 /*
- * Counters of a pool since it was made. All of one instant. Counts and bytes.
+ * Counters of a pool since it was made. Counts and bytes. Exact when no thread is inside
+ * a call; what threads do meanwhile with their own caches may be seen or not.
  *   active_blocks  = allocs + reuses - returns - frees_active
  *   held_blocks    = returns - reuses - frees_held
  *   managed_bytes  = capacity of active and held buffers <= reserved_bytes
@@ -241,10 +250,10 @@ struct binpool_stats {
 	uint64_t allocs;	     /* buffers carved out of extents */
 	uint64_t reuses;	     /* requests served from a bin */
 	uint64_t returns;	     /* buffers put into a bin */
-	uint64_t frees_active;	     /* buffers dissolved when freed: not holding, or size 0 */
+	uint64_t frees_active;	     /* buffers dissolved when freed: no room, or size 0 */
 	uint64_t frees_held;	     /* held buffers dissolved */
-	uint64_t alloc_ns;	     /* time in allocs, provider included */
-	uint64_t free_ns;	     /* time in frees_active and frees_held, provider included */
+	uint64_t alloc_ns;	     /* time in those allocs that the provider was asked for */
+	uint64_t free_ns;	     /* time in giving memory back to the provider */
 	uint64_t extents;	     /* now */
 	uint64_t extent_allocs;	     /* provider calls */
 	uint64_t extent_frees;

@@ -7,14 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pool.h"
+#include "cache.h"
 
 struct request {
 	uint64_t bytes;
-	uint64_t capacity; /* of the run that serves it */
+	uint64_t capacity; /* of the buffer that serves it */
 	uint64_t align;
+	uint64_t run_bytes; /* of the free run that is needed, if only for a slab */
+	uint64_t run_align;
 	uint32_t bin;
-	bool is_void;	   /* addresses are all it needs */
+	bool is_void; /* addresses are all it needs */
+	bool in_slab;
 	bool reserve_only; /* a free run is wanted, no buffer */
 };
 
@@ -38,11 +41,16 @@ static int request_init(struct request *req, const struct binpool *pool, uint64_
 		req->is_void = true;
 		req->capacity = GRANULE_DEFAULT;
 		req->align = u64_max(align, GRANULE_DEFAULT);
+		req->run_bytes = req->capacity;
+		req->run_align = req->align;
 		return 0;
 	}
 	/* An allocator knows of no alignment: room to find the place inside. */
 	if (pool->exact && __builtin_add_overflow(bytes, align - 1, &need))
 		need = UINT64_MAX;
+	/* In a slab only a multiple of the alignment is at one. */
+	if (!pool->exact && slab_serves(pool, need))
+		need = u64_max(need, u64_min(align, (uint64_t)1 << MAP_PAGE_SHIFT));
 	req->capacity = need == UINT64_MAX && need != bytes ? 0 : class_capacity(pool, need);
 	if (!req->capacity)
 		return explain(-E2BIG, "pool %s: asked for %s, no size class is that large",
@@ -63,6 +71,9 @@ static int request_init(struct request *req, const struct binpool *pool, uint64_
 			       pool->name, human(bytes, asked), human(pool->max_bytes, limit),
 			       binpool_provider_name(pool->provider.ops->id));
 	req->bin = class_bin(pool, req->capacity);
+	req->in_slab = slab_serves(pool, req->capacity);
+	req->run_bytes = req->in_slab ? (uint64_t)1 << MAP_PAGE_SHIFT : req->capacity;
+	req->run_align = req->in_slab ? req->run_bytes : req->align;
 	return 0;
 }
 
@@ -71,7 +82,8 @@ static int prepare(struct binpool *pool, const struct request *req)
 {
 	assert_locked(pool);
 	if (runs_prepare(pool) || lookup_prepare(pool) ||
-	    (!req->is_void && bins_prepare(pool, req->bin)))
+	    (!req->is_void && bins_prepare(pool, req->bin)) ||
+	    (req->in_slab && slab_prepare(pool, req->bin, req->capacity)))
 		return explain(-ENOMEM, "pool %s: the system has no memory for bookkeeping",
 			       pool->name);
 	return 0;
@@ -97,7 +109,7 @@ static bool activate(struct binpool *pool, struct run *run, const struct request
 		run->ptr = ptr;
 		lookup_add(pool, run);
 	}
-	run->state = RUN_ACTIVE;
+	run_set_state(run, RUN_ACTIVE);
 	run->asked = req->bytes;
 	run->bin = req->bin;
 	run->clean = false;
@@ -127,8 +139,10 @@ static struct run *take(struct binpool *pool, const struct request *req, bool *r
 	if (pool->exact && !req->is_void)
 		return NULL;
 	if (req->reserve_only)
-		return index_find(&pool->free, req->capacity, req->align);
-	return carve(pool, index_of(pool, req), req->capacity, req->align);
+		return index_find(&pool->free, req->run_bytes, req->run_align);
+	if (req->in_slab)
+		return slab_take(pool, req->bin, req->capacity);
+	return carve(pool, index_of(pool, req), req->run_bytes, req->run_align);
 }
 
 /* What provider memory comes in for this pool. */
@@ -158,10 +172,10 @@ static uint64_t growth(const struct binpool *pool, const struct request *req, ui
 
 	assert_locked(pool);
 	if (pool->exact) {
-		*least = req->capacity;
+		*least = req->run_bytes;
 		return *least <= left ? *least : 0;
 	}
-	*least = round_up(req->capacity, quantum(pool));
+	*least = round_up(req->run_bytes, quantum(pool));
 	if (!*least || *least > left)
 		return 0;
 	want = u64_max(pow2_ceil(reserved / 8), EXTENT_BYTES_MIN);
@@ -185,7 +199,7 @@ static int grow(struct binpool *pool, const struct request *req, uint64_t want, 
 	assert_locked(pool);
 	pool->pending += want;
 	pool_unlock(pool);
-	err = extent_get(pool, want, req->align, &e, shortage);
+	err = extent_get(pool, want, req->run_align, &e, shortage);
 	pool_lock(pool);
 	if (!err && prepare(pool, req)) {
 		pool_unlock(pool);
@@ -198,9 +212,12 @@ static int grow(struct binpool *pool, const struct request *req, uint64_t want, 
 		return err;
 	}
 	extent_link(pool, e);
-	*out = req->reserve_only
-		       ? e->first
-		       : carve_from(pool, e->first, req->capacity, pool->exact ? 1 : req->align);
+	if (req->reserve_only)
+		*out = e->first;
+	else if (req->in_slab)
+		*out = slab_take(pool, req->bin, req->capacity);
+	else
+		*out = carve_from(pool, e->first, req->run_bytes, pool->exact ? 1 : req->run_align);
 	return 0;
 }
 
@@ -240,6 +257,7 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 		err = prepare(pool, req);
 		if (err)
 			return err;
+		caches_settle(pool);
 		*out = take(pool, req, reused);
 		if (*out)
 			return 0;
@@ -248,7 +266,7 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 				return explain(-ENOMEM, "pool %s: no addresses left", pool->name);
 			continue;
 		}
-		if (pool->active_capacity > pool->max_bytes - req->capacity)
+		if (pool->active_capacity > pool->max_bytes - req->run_bytes)
 			return explain_limit(pool, req);
 
 		want = growth(pool, req, &least);
@@ -272,6 +290,8 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 			extents_give_back(pool);
 			pool_lock(pool);
 			starved = false;
+		} else if (pool->stats.held_blocks && !pool->binned_bytes) {
+			caches_revoke(pool);
 		} else if (pool->stats.held_blocks) {
 			held_release_one(pool, bins_largest(pool));
 		} else if (starved) {
@@ -322,32 +342,68 @@ static void describe(const struct binpool *pool, const struct run *run, bool cle
 		buf->extent_offset = 0;
 }
 
+/*
+ * From the thread's own cache, where each buffer is at a multiple of what any of
+ * its size has at least. False: from elsewhere.
+ */
+static bool take_cached(struct cache *c, const struct request *req, uint64_t align,
+			struct binpool_buf *buf)
+{
+	struct binpool *pool = c->pool;
+	uint64_t natural =
+		u64_max(u64_min(req->capacity & -req->capacity, page_size()), pool->granule);
+	uint32_t index = req->bin - pool->cache_bin;
+	char *ptr;
+
+	if (req->is_void || index >= pool->cache_bins || align > natural)
+		return false;
+	ptr = cache_pop(c, index, req->bytes);
+	if (!ptr)
+		return false;
+	pool_lock(pool);
+	describe(pool, map_find(ptr), false, buf);
+	pool_unlock(pool);
+	return true;
+}
+
 static int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flags,
 		    struct binpool_buf *buf)
 {
 	bool reused = false, clean = false, settle;
 	struct run *run = NULL;
 	struct request req;
+	struct cache *c;
 	uint64_t start;
 	int err = pool_enter(pool);
 
 	if (err)
 		return err;
 	err = request_init(&req, pool, bytes, align);
+	c = cache_get(pool);
+	if (!err && c && take_cached(c, &req, align, buf)) {
+		if (flags & BINPOOL_BUF_ZEROED) {
+			memset(buf->ptr, 0, bytes);
+			buf->flags |= BINPOOL_BUF_ZEROED;
+		}
+		return 0;
+	}
 	pool_lock(pool);
 	if (!err)
 		err = prepare(pool, &req);
 	if (!err && !req.is_void) {
 		run = bins_take(pool, req.bin, req.align);
 		reused = run;
+		if (run && c && req.bin - pool->cache_bin < pool->cache_bins)
+			cache_refill(c, req.bin);
 	}
 	if (!err && !run) {
-		start = now_ns();
 		run = take(pool, &req, &reused);
-		if (!run)
+		if (!run) {
+			start = now_ns();
 			err = miss(pool, &req, &run, &reused);
-		if (!err && !reused)
-			pool->stats.alloc_ns += now_ns() - start;
+			if (!err && !reused)
+				pool->stats.alloc_ns += now_ns() - start;
+		}
 	}
 	if (err) {
 		pool->stats.refused++;
@@ -373,7 +429,7 @@ static int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32
 	return 0;
 }
 
-EXPORT void *binpool_alloc(struct binpool *pool, size_t size)
+static __attribute__((noinline)) void *allocate_slowly(struct binpool *pool, size_t size)
 {
 	struct binpool_buf buf;
 	int err = allocate(pool, size, 1, 0, &buf);
@@ -382,6 +438,24 @@ EXPORT void *binpool_alloc(struct binpool *pool, size_t size)
 		return buf.ptr;
 	errno = -err;
 	return NULL;
+}
+
+EXPORT void *binpool_alloc(struct binpool *pool, size_t size)
+{
+	struct cache *c;
+	uint64_t index;
+	void *ptr;
+
+	if (__builtin_expect(!pool, 0))
+		return allocate_slowly(pool, size);
+	c = cache_of(pool);
+	index = cache_index(pool, size);
+	if (__builtin_expect(!c || index >= pool->cache_bins, 0))
+		return allocate_slowly(pool, size);
+	ptr = cache_pop(c, index, size);
+	if (__builtin_expect(!ptr, 0))
+		return allocate_slowly(pool, size);
+	return ptr;
 }
 
 EXPORT void *binpool_alloc_aligned(struct binpool *pool, size_t size, size_t alignment)
@@ -424,7 +498,7 @@ EXPORT int binpool_buf_info(struct binpool *pool, const void *ptr, struct binpoo
 		return err;
 	pool_lock(pool);
 	run = lookup_find(pool, ptr);
-	if (run && run->state == RUN_ACTIVE)
+	if (run && run_state(run) == RUN_ACTIVE)
 		describe(pool, run, false, &buf);
 	else
 		err = -EINVAL;
@@ -473,11 +547,13 @@ EXPORT int binpool_reserve(struct binpool *pool, uint64_t bytes)
 	}
 	err = request_init(&req, pool, bytes, 1);
 	if (!err) {
-		req.capacity = round_up(bytes, pool->granule);
+		req.run_bytes = round_up(bytes, pool->granule);
+		req.run_align = req.align;
+		req.in_slab = false;
 		req.reserve_only = true;
 	}
 	pool_lock(pool);
-	if (!err && !index_find(&pool->free, req.capacity, req.align))
+	if (!err && !index_find(&pool->free, req.run_bytes, req.run_align))
 		err = miss(pool, &req, &run, &reused);
 	if (err)
 		pool->stats.refused++;

@@ -68,7 +68,7 @@ void bins_hold(struct binpool *pool, struct run *run)
 	struct bin *bin = bins_at(pool, run->bin);
 
 	assert_locked(pool);
-	run->state = RUN_HELD;
+	run_set_state(run, RUN_HELD);
 	run->list_prev = NULL;
 	run->list_next = bin->head;
 	if (bin->head)
@@ -79,6 +79,7 @@ void bins_hold(struct binpool *pool, struct run *run)
 	pool->levels_held |= (uint64_t)1 << l;
 	pool->stats.held_blocks++;
 	pool->stats.held_bytes += run->bytes;
+	pool->binned_bytes += run->bytes;
 }
 
 void bins_unhold(struct binpool *pool, struct run *run)
@@ -98,6 +99,7 @@ void bins_unhold(struct binpool *pool, struct run *run)
 		pool->levels_held &= ~((uint64_t)1 << l);
 	pool->stats.held_blocks--;
 	pool->stats.held_bytes -= run->bytes;
+	pool->binned_bytes -= run->bytes;
 }
 
 /* The most recently returned buffer of @bin that serves @align, taken out; or NULL. */
@@ -133,10 +135,27 @@ struct run *bins_largest(struct binpool *pool)
 	return pool->levels[l]->bins[i].head;
 }
 
+/* Capacity of the largest buffer in use, 0 if there is none. */
+uint64_t bins_largest_active(const struct binpool *pool)
+{
+	assert_locked(pool);
+	for (uint32_t l = ARRAY_SIZE(pool->levels); l--;) {
+		if (!pool->levels[l])
+			continue;
+		for (uint32_t i = 1u << pool->mantissa_bits; i--;)
+			if (pool->levels[l]->bins[i].active)
+				return class_bin_capacity(pool, (l << pool->mantissa_bits) + i);
+	}
+	return 0;
+}
+
 void bins_fini(struct binpool *pool)
 {
-	for (size_t l = 0; l < ARRAY_SIZE(pool->levels); l++)
+	for (size_t l = 0; l < ARRAY_SIZE(pool->levels); l++) {
+		for (size_t i = 0; pool->levels[l] && i < (size_t)1 << pool->mantissa_bits; i++)
+			slabs_fini(&pool->levels[l]->bins[i]);
 		free(pool->levels[l]);
+	}
 }
 
 EXPORT int64_t binpool_pool_bin_number(const struct binpool *pool, uint64_t size)

@@ -45,7 +45,7 @@ struct run *run_new(struct binpool *pool)
 	struct run *run = pool->spare;
 
 	pool->spare = run->next;
-	*run = (struct run){0};
+	*run = (struct run){.pool = pool};
 	return run;
 }
 
@@ -70,7 +70,7 @@ void index_add(struct free_index *index, struct run *run)
 	uint32_t list = binpool_bin_number(INDEX_BITS, run->bytes);
 	uint32_t level = list >> INDEX_BITS;
 
-	run->state = RUN_FREE;
+	run_set_state(run, RUN_FREE);
 	run->list_prev = NULL;
 	run->list_next = index->head[list];
 	if (run->list_next)
@@ -230,24 +230,27 @@ static void join(struct binpool *pool, struct run *run)
 
 /*
  * The end of a buffer, which is in no list any more: a free run, joined with
- * its free neighbours. Returns that run.
+ * its free neighbours, or a free slot of its slab.
  */
-struct run *dissolve(struct binpool *pool, struct run *run)
+void dissolve(struct binpool *pool, struct run *run)
 {
 	struct free_index *index = run->extent->is_void ? &pool->void_free : &pool->free;
 
 	assert_locked(pool);
+	if (run->slab) {
+		slab_give(pool, run);
+		return;
+	}
 	if (!--run->extent->buffers)
 		extent_set_empty(pool, run->extent, true);
-	if (run->next && run->next->state == RUN_FREE) {
+	if (run->next && run_state(run->next) == RUN_FREE) {
 		index_remove(index, run->next);
 		join(pool, run);
 	}
-	if (run->prev && run->prev->state == RUN_FREE) {
+	if (run->prev && run_state(run->prev) == RUN_FREE) {
 		run = run->prev;
 		index_remove(index, run);
 		join(pool, run);
 	}
 	index_add(index, run);
-	return run;
 }

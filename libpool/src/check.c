@@ -3,7 +3,7 @@
  * Are a pool's structures what they should be? For tests and debuggers: it
  * walks everything. Locked; owns nothing.
  */
-#include "pool.h"
+#include "cache.h"
 
 #define CHECK(condition)                                                                           \
 	do {                                                                                       \
@@ -12,33 +12,77 @@
 	} while (0)
 
 struct sums {
-	uint64_t active, held, free_runs, extents, empty;
+	uint64_t active, held, cached, free_runs, extents, empty, hashed;
 	uint64_t asked, active_capacity, held_bytes, reserved;
 };
 
-static const char *check_run(const struct binpool *pool, const struct run *run, struct sums *sum)
+static const char *check_buffer(const struct binpool *pool, const struct run *run, struct sums *sum)
 {
 	const struct extent *e = run->extent;
 
-	CHECK(!run->next || run->next->prev == run);
-	if (run->state == RUN_FREE) {
-		sum->free_runs++;
-		CHECK(!run->next || run->next->state != RUN_FREE);
-		return NULL;
-	}
 	CHECK(lookup_find(pool, run->ptr) == run);
+	sum->hashed += map_find(run->ptr) != run;
 	CHECK(run->ptr >= run->base && run->ptr + run->asked <= run->base + run->bytes);
-	if (run->state == RUN_ACTIVE) {
+	if (run_state(run) == RUN_ACTIVE) {
 		sum->active++;
 		sum->asked += run->asked;
 		sum->active_capacity += e->is_void ? 0 : run->bytes;
 	} else {
-		CHECK(run->state == RUN_HELD && !e->is_void);
+		CHECK((run_state(run) == RUN_HELD || run_state(run) == RUN_CACHED) && !e->is_void);
 		sum->held++;
+		sum->cached += run_state(run) == RUN_CACHED;
 		sum->held_bytes += run->bytes;
 	}
 	CHECK(e->is_void || class_bin_capacity(pool, run->bin) == run->bytes);
 	return NULL;
+}
+
+static const char *check_slab(const struct binpool *pool, const struct run *home, struct sums *sum)
+{
+	struct slab *slab = home->slab;
+	const struct bin *b = &pool->levels[home->bin >> pool->mantissa_bits]
+				       ->bins[home->bin & ((1u << pool->mantissa_bits) - 1)];
+	const char *broken = NULL;
+	uint32_t used = 0, unused = 0;
+	bool listed = false;
+
+	CHECK(slab && slab->home == home && slab->used);
+	CHECK((uint64_t)slab->slots * slab->stride <= home->bytes);
+	for (uint32_t i = 0; i < slab->fresh && !broken; i++) {
+		const struct run *slot = &slab->slot[i];
+
+		CHECK(slot->extent == home->extent && slot->slab == slab);
+		CHECK(slot->ptr == home->base + (uint64_t)i * slab->stride);
+		if (run_state(slot) == RUN_FREE)
+			continue;
+		used++;
+		CHECK(slot->bin == home->bin);
+		broken = check_buffer(pool, slot, sum);
+	}
+	if (broken)
+		return broken;
+	CHECK(used == slab->used);
+	for (const struct run *slot = slab->free; slot; slot = slot->next, unused++)
+		CHECK(run_state(slot) == RUN_FREE);
+	CHECK(used + unused == slab->fresh);
+	for (const struct slab *other = b->slabs; other; other = other->next)
+		listed = listed || other == slab;
+	CHECK(listed == (used < slab->slots));
+	return NULL;
+}
+
+static const char *check_run(const struct binpool *pool, const struct run *run, struct sums *sum)
+{
+	CHECK(!run->next || run->next->prev == run);
+	if (run_state(run) == RUN_SLAB)
+		return check_slab(pool, run, sum);
+	CHECK(!run->slab);
+	if (run_state(run) == RUN_FREE) {
+		sum->free_runs++;
+		CHECK(!run->next || run_state(run->next) != RUN_FREE);
+		return NULL;
+	}
+	return check_buffer(pool, run, sum);
 }
 
 static const char *check_extent(const struct binpool *pool, const struct extent *e,
@@ -54,7 +98,7 @@ static const char *check_extent(const struct binpool *pool, const struct extent 
 		if (broken)
 			return broken;
 		at += run->bytes;
-		buffers += run->state != RUN_FREE;
+		buffers += run_state(run) != RUN_FREE;
 	}
 	CHECK(at == e->base + e->bytes);
 	CHECK(buffers == e->buffers);
@@ -70,7 +114,7 @@ static const char *check_index(const struct free_index *index, uint64_t *n)
 		CHECK(bit == !!index->head[list]);
 		CHECK(!bit || index->levels >> level & 1);
 		for (const struct run *run = index->head[list]; run; run = run->list_next) {
-			CHECK(run->state == RUN_FREE);
+			CHECK(run_state(run) == RUN_FREE);
 			CHECK(binpool_bin_number(INDEX_BITS, run->bytes) == list);
 			++*n;
 		}
@@ -80,7 +124,7 @@ static const char *check_index(const struct free_index *index, uint64_t *n)
 
 static const char *check_bins(const struct binpool *pool)
 {
-	uint64_t active = 0, held = 0;
+	uint64_t active = 0, held = 0, cached = 0, binned = 0;
 
 	for (size_t l = 0; l < ARRAY_SIZE(pool->levels); l++) {
 		uint64_t of_level = 0;
@@ -90,11 +134,13 @@ static const char *check_bins(const struct binpool *pool)
 			uint64_t n = 0;
 
 			for (const struct run *run = b->head; run; run = run->list_next) {
-				CHECK(run->state == RUN_HELD);
+				CHECK(run_state(run) == RUN_HELD);
 				CHECK(run->bin == (l << pool->mantissa_bits) + i);
+				binned += run->bytes;
 				n++;
 			}
 			CHECK(n == b->held);
+			cached += b->cached;
 			of_level += n;
 			active += b->active;
 		}
@@ -102,8 +148,42 @@ static const char *check_bins(const struct binpool *pool)
 		CHECK((pool->levels_held >> l & 1) == (of_level != 0));
 		held += of_level;
 	}
-	CHECK(held == pool->stats.held_blocks);
+	CHECK(held + cached == pool->stats.held_blocks);
+	CHECK(binned == pool->binned_bytes);
 	CHECK(active <= pool->stats.active_blocks);
+	return NULL;
+}
+
+/* No thread may be inside a call. */
+static const char *check_caches(const struct binpool *pool, uint64_t in_runs)
+{
+	uint64_t buffers = 0, credit = 0;
+
+	for (const struct cache *c = pool->caches; c; c = c->next) {
+		uint64_t bytes = 0;
+
+		CHECK(c->pool == pool && !c->busy);
+		CHECK(!(c->revoked & CACHE_REVOKED) == !pool->cache_off);
+		for (const struct magazine *m = c->in_use; m; m = m->next) {
+			uint32_t n = magazine_fill(m->count);
+
+			CHECK(n <= m->room && m->room <= MAGAZINE_MAX);
+			CHECK(!n || m - c->magazines <= c->top);
+			CHECK(m->count == m->settled);
+			for (uint32_t i = 0; i < n; i++) {
+				const struct run *run = m->items[i].run;
+
+				CHECK(run_state(run) == RUN_CACHED && run->bin == m->bin);
+				CHECK(run->ptr == m->items[i].ptr && run->bytes == m->capacity);
+			}
+			buffers += n;
+			bytes += n * m->capacity;
+		}
+		CHECK(bytes == c->bytes && bytes <= c->credit);
+		credit += c->credit;
+	}
+	CHECK(buffers == in_runs);
+	CHECK(credit == pool->cache_credit);
 	return NULL;
 }
 
@@ -115,6 +195,7 @@ const char *pool_check(struct binpool *pool)
 	uint64_t indexed = 0;
 
 	assert_locked(pool);
+	caches_settle(pool);
 	for (struct extent *e = pool->extents; e && !broken; e = e->next) {
 		sum.extents++;
 		sum.reserved += e->bytes;
@@ -131,6 +212,8 @@ const char *pool_check(struct binpool *pool)
 		broken = check_index(&pool->void_free, &indexed);
 	if (!broken)
 		broken = check_bins(pool);
+	if (!broken)
+		broken = check_caches(pool, sum.cached);
 	if (broken)
 		return broken;
 	CHECK(sum.free_runs == indexed);
@@ -142,7 +225,7 @@ const char *pool_check(struct binpool *pool)
 	CHECK(sum.held_bytes == st->held_bytes);
 	CHECK(sum.reserved == st->reserved_bytes);
 	CHECK(sum.extents == st->extents);
-	CHECK(pool->lookup_count == st->active_blocks + st->held_blocks);
+	CHECK(pool->lookup_count == sum.hashed);
 	CHECK(st->active_blocks == st->allocs + st->reuses - st->returns - st->frees_active);
 	CHECK(st->held_blocks == st->returns - st->reuses - st->frees_held);
 	CHECK(st->reserved_bytes <= pool->max_bytes - pool->pending);

@@ -71,7 +71,10 @@ int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct exte
 	pool->stats.extent_alloc_ns += ns;
 	pool_unlock(pool);
 
-	err = registrars_attach(pool, e);
+	if (!pool->exact && map_prepare(e->base, e->bytes))
+		err = explain(-ENOMEM, "no memory for bookkeeping of %p", (void *)e->base);
+	if (!err)
+		err = registrars_attach(pool, e);
 	if (err) {
 		extent_unget(pool, e);
 		return err;
@@ -157,7 +160,7 @@ static struct extent *unlink_empty(struct binpool *pool)
 		pool->give_back = false;
 		return NULL;
 	}
-	assert(!e->buffers && e->first->state == RUN_FREE && !e->first->next);
+	assert(!e->buffers && run_state(e->first) == RUN_FREE && !e->first->next);
 	extent_set_empty(pool, e, false);
 	index_remove(&pool->free, e->first);
 	run_delete(pool, e->first);

@@ -7,7 +7,7 @@
  * locks are taken around fork, so that what the child sees is whole. The turn
  * is not: a provider call may be long, and a child never takes it.
  */
-#include "pool.h"
+#include "cache.h"
 
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct binpool *pools;
@@ -16,27 +16,33 @@ static bool watching;
 static void before_fork(void)
 {
 	pthread_mutex_lock(&pools_lock);
+	caches_before_fork();
 	for (struct binpool *pool = pools; pool; pool = pool->pools_next)
 		if (!pool->dead)
 			pool_lock(pool);
+	pagemap_before_fork();
 }
 
 static void in_parent(void)
 {
+	pagemap_after_fork();
 	for (struct binpool *pool = pools; pool; pool = pool->pools_next)
 		if (!pool->dead)
 			pool_unlock(pool);
+	caches_after_fork(false);
 	pthread_mutex_unlock(&pools_lock);
 }
 
 static void in_child(void)
 {
+	pagemap_after_fork();
 	for (struct binpool *pool = pools; pool; pool = pool->pools_next) {
 		if (pool->dead)
 			continue;
 		pool_unlock(pool);
 		pool->dead = true;
 	}
+	caches_after_fork(true);
 	pthread_mutex_unlock(&pools_lock);
 }
 

@@ -3,7 +3,7 @@
  * Returns: into the bin, or when the pool is not holding, back into the extent.
  * Takes pool->lock, and where it gives extents back pool->turn; owns nothing.
  */
-#include "pool.h"
+#include "cache.h"
 
 /* The active buffer at @ptr, or NULL, explained. Locked. */
 static struct run *find_active(struct binpool *pool, const void *ptr, const size_t *size)
@@ -15,7 +15,7 @@ static struct run *find_active(struct binpool *pool, const void *ptr, const size
 			ptr);
 		return NULL;
 	}
-	if (run->state != RUN_ACTIVE) {
+	if (run_state(run) != RUN_ACTIVE) {
 		explain(0, "pool %s: free of %p, which is free already", pool->name, ptr);
 		return NULL;
 	}
@@ -45,9 +45,30 @@ static void wake_idle(struct binpool *pool)
 		pthread_cond_broadcast(&pool->idle);
 }
 
-static int release(struct binpool *pool, void *ptr, const size_t *size)
+/*
+ * Puts a buffer that its user no longer has where the next may take it, if
+ * anywhere; false: there is no room for it. Locked.
+ */
+static bool hold(struct binpool *pool, struct cache *c, struct run *run)
 {
-	bool settle, linger, held = false;
+	if (!pool->stats.holding || run->extent->is_void)
+		return false;
+	if (pool->cache_bins && run->bin - pool->cache_bin < pool->cache_bins) {
+		if (!c || !cache_make_room(c, run->bin, run->bytes))
+			return false;
+		return cache_push(c, run, run->ptr, run->bin - pool->cache_bin);
+	}
+	deactivate(pool, run);
+	bins_hold(pool, run);
+	pool->stats.returns++;
+	return true;
+}
+
+static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *ptr,
+						    const size_t *size)
+{
+	bool settle, linger, held;
+	struct cache *c;
 	struct run *run;
 	uint64_t start;
 	int err = pool_enter(pool);
@@ -58,6 +79,7 @@ static int release(struct binpool *pool, void *ptr, const size_t *size)
 	if (err || !ptr)
 		return err;
 
+	c = cache_get(pool);
 	pool_lock(pool);
 	run = find_active(pool, ptr, size);
 	if (!run) {
@@ -65,19 +87,17 @@ static int release(struct binpool *pool, void *ptr, const size_t *size)
 		pool_trace(pool, "%s", binpool_last_error());
 		return -EINVAL;
 	}
-	deactivate(pool, run);
-	if (pool->stats.holding && !run->extent->is_void) {
-		bins_hold(pool, run);
-		pool->stats.returns++;
-		held = true;
-	} else {
-		start = now_ns();
+	held = hold(pool, c, run);
+	if (!held) {
+		deactivate(pool, run);
+		start = pool->exact ? now_ns() : 0;
 		lookup_remove(pool, run);
-		if (!run->extent->is_void)
+		if (!run->extent->is_void && !pool->stats.holding)
 			pool->give_back = true;
 		dissolve(pool, run);
 		pool->stats.frees_active++;
-		pool->stats.free_ns += now_ns() - start;
+		if (pool->exact)
+			pool->stats.free_ns += now_ns() - start;
 	}
 	settle = pool->give_back;
 	/* Who has more to do here is counted, so that destroy_wait waits for him. */
@@ -98,17 +118,40 @@ static int release(struct binpool *pool, void *ptr, const size_t *size)
 	return 0;
 }
 
-/* The end of a held buffer. Locked. */
-void held_release_one(struct binpool *pool, struct run *run)
+static inline int release(struct binpool *pool, void *ptr, const size_t *size)
 {
-	uint64_t start = now_ns();
+	struct run *run = map_find(ptr);
+	struct cache *c;
+	uint32_t index;
 
-	assert_locked(pool);
-	bins_unhold(pool, run);
+	if (__builtin_expect(!pool || !run, 0))
+		return release_slowly(pool, ptr, size);
+	c = cache_of(pool);
+	index = run->bin - pool->cache_bin;
+	if (__builtin_expect(!c || run->pool != pool || run->ptr != ptr ||
+				     run_state(run) != RUN_ACTIVE ||
+				     (size && *size != run->asked) || index >= pool->cache_bins,
+			     0))
+		return release_slowly(pool, ptr, size);
+	if (__builtin_expect(!cache_push(c, run, ptr, index), 0))
+		return release_slowly(pool, ptr, size);
+	return 0;
+}
+
+/* The end of a held buffer that is in no list. Locked. */
+void held_dissolve(struct binpool *pool, struct run *run)
+{
 	lookup_remove(pool, run);
 	dissolve(pool, run);
 	pool->stats.frees_held++;
-	pool->stats.free_ns += now_ns() - start;
+}
+
+/* The end of a held buffer. Locked. */
+void held_release_one(struct binpool *pool, struct run *run)
+{
+	assert_locked(pool);
+	bins_unhold(pool, run);
+	held_dissolve(pool, run);
 }
 
 EXPORT int binpool_free(struct binpool *pool, void *ptr)
@@ -145,8 +188,12 @@ static int free_held(struct binpool *pool, bool stop)
 		return err;
 	turn_take(pool);
 	pool_lock(pool);
-	if (stop)
+	if (stop && pool->stats.holding) {
 		pool->stats.holding = 0;
+		caches_off(pool, true);
+	} else {
+		caches_revoke(pool);
+	}
 	while ((run = bins_largest(pool)))
 		held_release_one(pool, run);
 	pool_unlock(pool);
@@ -174,6 +221,8 @@ EXPORT int binpool_resume_holding(struct binpool *pool)
 	if (err)
 		return err;
 	pool_lock(pool);
+	if (!pool->stats.holding)
+		caches_off(pool, false);
 	pool->stats.holding = 1;
 	pool_unlock(pool);
 	pool_trace(pool, "resume_holding");

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Buffers by the address that the user has: a hash table with chains through
- * the runs. Owns pool->lookup, lookup_size, lookup_count; pool->lock.
+ * Buffers by the address that the user has: the page map, and for those that have
+ * no place there (of an allocator, or of size 0) a hash table
+ * with chains through the runs. Owns pool->lookup, lookup_size, lookup_count;
+ * pool->lock.
  */
 #include <stdlib.h>
 
@@ -46,11 +48,22 @@ int lookup_prepare(struct binpool *pool)
 	return 0;
 }
 
+static bool hashed(const struct run *run)
+{
+	return run->pool->exact || run->extent->is_void;
+}
+
 void lookup_add(struct binpool *pool, struct run *run)
 {
-	uint64_t slot = slot_of(pool, run->ptr);
+	uint64_t slot;
 
 	assert_locked(pool);
+	if (!hashed(run)) {
+		if (!run->slab)
+			map_set(run->ptr, run);
+		return;
+	}
+	slot = slot_of(pool, run->ptr);
 	run->hash_next = pool->lookup[slot];
 	pool->lookup[slot] = run;
 	pool->lookup_count++;
@@ -58,9 +71,15 @@ void lookup_add(struct binpool *pool, struct run *run)
 
 void lookup_remove(struct binpool *pool, struct run *run)
 {
-	struct run **at = &pool->lookup[slot_of(pool, run->ptr)];
+	struct run **at;
 
 	assert_locked(pool);
+	if (!hashed(run)) {
+		if (!run->slab)
+			map_set(run->ptr, NULL);
+		return;
+	}
+	at = &pool->lookup[slot_of(pool, run->ptr)];
 	while (*at != run)
 		at = &(*at)->hash_next;
 	*at = run->hash_next;
@@ -69,8 +88,10 @@ void lookup_remove(struct binpool *pool, struct run *run)
 
 struct run *lookup_find(const struct binpool *pool, const void *ptr)
 {
-	struct run *run;
+	struct run *run = map_find(ptr);
 
+	if (run && run->pool == pool && run->ptr == ptr)
+		return run;
 	if (!pool->lookup_size)
 		return NULL;
 	for (run = pool->lookup[slot_of(pool, ptr)]; run; run = run->hash_next)

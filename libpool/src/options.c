@@ -92,8 +92,6 @@ int options_check(struct binpool_options *o)
 
 	if (o->kind != BINPOOL_KIND_HOST)
 		return explain(-EOPNOTSUPP, "options.kind is %u: only HOST pools so far", o->kind);
-	if (o->cache_bytes)
-		return explain(-EOPNOTSUPP, "options.cache_bytes: no thread caches so far, use 0");
 	if (o->provider > BINPOOL_PROVIDER_ALLOCATOR)
 		return explain(-EINVAL, "options.provider is %u, which there is not", o->provider);
 	if (o->classes > BINPOOL_CLASSES_HYSOP)
@@ -195,6 +193,12 @@ static int parse_option(struct binpool_options *o, const char *key, const char *
 		return parse_number(value, &o->max_bytes);
 	if (!strcmp(key, "granule"))
 		return parse_number(value, &o->granule);
+	if (!strcmp(key, "cache_bytes") && !strcmp(value, "auto")) {
+		o->cache_bytes = BINPOOL_CACHE_AUTO;
+		return 0;
+	}
+	if (!strcmp(key, "cache_bytes"))
+		return parse_number(value, &o->cache_bytes);
 	if (!strcmp(key, "verbose"))
 		return parse_flag(value, BINPOOL_POOL_VERBOSE, &o->flags);
 	if (!strcmp(key, "strict_node"))
@@ -234,7 +238,7 @@ int options_from_environment(struct binpool_options *o)
 			err = explain(-EINVAL,
 				      "BINPOOL_OPTS: no option '%s'; there are provider, "
 				      "node, mantissa_bits, classes, max_bytes, granule, "
-				      "verbose, strict_node",
+				      "cache_bytes, verbose, strict_node",
 				      item);
 		else if (err)
 			err = explain(-EINVAL, "BINPOOL_OPTS: '%s' is no value of %s",

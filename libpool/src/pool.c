@@ -7,19 +7,24 @@
 #include <string.h>
 #include <time.h>
 
-#include "pool.h"
+#include "cache.h"
 
 static __thread struct callback *callbacks;
 
 void callback_enter(struct callback *c, const struct binpool *pool)
 {
-	*c = (struct callback){.pool = pool, .outer = callbacks};
+	*c = (struct callback){.pool = pool, .outer = callbacks, .cache = cache_of(pool)};
 	callbacks = c;
+	/* Or a call that finds something there would be none. */
+	if (c->cache)
+		thread_caches.cache[pool->number] = NULL;
 }
 
 void callback_leave(struct callback *c)
 {
 	callbacks = c->outer;
+	if (c->cache)
+		thread_caches.cache[c->pool->number] = c->cache;
 }
 
 int callback_errno(int err)
@@ -128,6 +133,7 @@ static int sync_init(struct binpool *pool)
 
 static void pool_delete(struct binpool *pool)
 {
+	caches_fini(pool);
 	registrars_fini(pool);
 	if (pool->provider.ops && pool->provider.ops->close)
 		pool->provider.ops->close(&pool->provider);
@@ -179,7 +185,8 @@ static int pool_init(struct binpool *pool, const struct binpool_options *o)
 			       human(pool->max_bytes, limit), binpool_provider_name(p->ops->id),
 			       human(p->unit, unit));
 	}
-	return fork_watch(pool);
+	err = caches_init(pool, o);
+	return err ? err : fork_watch(pool);
 }
 
 EXPORT int binpool_create(struct binpool **out, const struct binpool_options *opts)
@@ -202,6 +209,7 @@ EXPORT int binpool_create(struct binpool **out, const struct binpool_options *op
 	pool = calloc(1, sizeof(*pool));
 	if (!pool)
 		return explain(-ENOMEM, "no memory for a pool");
+	pool->number = UINT32_MAX;
 	err = pool_init(pool, &o);
 	if (err) {
 		pool_delete(pool);
@@ -245,12 +253,14 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 		return err;
 	if (!err) {
 		pool_lock(pool);
+		caches_off(pool, true);
 		if (ms)
 			wait_idle(pool, ms);
 		active = pool->stats.active_blocks;
 		/* A thread that freed the last buffer is about to leave its call. */
 		while (!active && pool->leaving)
 			cond_wait(pool, NULL);
+		caches_off(pool, false);
 		pool_unlock(pool);
 		if (active)
 			return explain(-EBUSY, "pool %s: %llu buffers are in use", pool->name,
@@ -260,6 +270,7 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 			return err;
 	}
 	fork_unwatch(pool);
+	caches_fini(pool);
 	if (!pool->dead) {
 		pthread_cond_destroy(&pool->idle);
 		pthread_mutex_destroy(&pool->turn);

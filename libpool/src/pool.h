@@ -15,6 +15,11 @@
  *     Held for short, bounded work; never over a callback, a provider call, a
  *     system call other than mmap by malloc, or a wait for anything else.
  *
+ *  4. threads_lock (cache.c) comes between pools_lock and pool->lock: the tables in which
+ *     threads find their caches. pagemap_lock (pagemap.c) comes last.
+ *
+ * A thread's cache of a pool has no lock: cache.h says who may touch it when.
+ *
  * A function whose comment says "locked" needs pool->lock, one that says
  * "in turn" needs pool->turn and must not hold pool->lock. Both assert it.
  *
@@ -82,25 +87,44 @@ enum run_state {
 	RUN_FREE,   /* in the free index */
 	RUN_ACTIVE, /* a user's buffer */
 	RUN_HELD,   /* a buffer in its bin */
+	RUN_CACHED, /* a buffer in a thread's cache, held as well */
+	RUN_SLAB,   /* full of small buffers, which are runs of their own */
 };
 
 /*
  * A stretch of an extent: free, or one buffer. The runs of an extent cover it
- * without a gap. They live outside pool memory. Locked.
+ * without a gap. They live outside pool memory. Locked, but for state and asked,
+ * which are the user's while a buffer is active: he may free it without the lock.
  */
 struct run {
-	struct run *prev, *next;	   /* neighbours in the extent */
-	struct run *list_prev, *list_next; /* in the free index, or in a bin */
-	struct run *hash_next;		   /* buffers: pool->lookup */
-	struct extent *extent;
-	char *base;
-	uint64_t bytes;
 	char *ptr;	/* buffers: what the user has; above base if alignment asked for it */
 	uint64_t asked; /* active buffers */
-	uint32_t bin;	/* buffers */
-	uint8_t state;	/* enum run_state */
-	bool clean;	/* all bytes are zero */
+	struct binpool *pool;
+	uint32_t bin;  /* buffers */
+	uint8_t state; /* enum run_state */
+	bool clean;    /* all bytes are zero */
+	char *base;
+	uint64_t bytes;
+	struct extent *extent;
+	struct slab *slab;		   /* of RUN_SLAB, and of what is in it */
+	struct run *list_prev, *list_next; /* in the free index, or in a bin */
+	struct run *prev, *next;	   /* neighbours in the extent, if not in a slab */
+	struct run *hash_next;		   /* buffers: pool->lookup */
 };
+
+/*
+ * A neighbour may be asked about while its user allocates or frees it without the
+ * lock: it is never free then.
+ */
+static inline enum run_state run_state(const struct run *run)
+{
+	return (enum run_state)__atomic_load_n(&run->state, __ATOMIC_RELAXED);
+}
+
+static inline void run_set_state(struct run *run, enum run_state state)
+{
+	__atomic_store_n(&run->state, (uint8_t)state, __ATOMIC_RELAXED);
+}
 
 /* Free runs by size: lists per class, and bitmaps of those that are not empty. */
 #define INDEX_BITS  4
@@ -111,6 +135,36 @@ struct free_index {
 	uint16_t lists[64];
 	struct run *head[INDEX_LISTS];
 };
+
+/* ---- Slabs: slab.c ------------------------------------------------------- */
+
+/*
+ * A run cut into buffers of one class, smaller than a page. Locked, but for what
+ * slab_slot() looks at, which stays as long as a buffer of it is active.
+ */
+struct slab {
+	struct slab *prev, *next; /* of the bin's slabs with a free slot; or its spare ones */
+	struct run *home;
+	uint32_t stride, slots; /* bytes of a slot; their number */
+	uint32_t reciprocal;	/* of the stride, for slab_slot() */
+	uint32_t used;		/* slots that are active or held */
+	uint32_t fresh;		/* slots from here on were never used */
+	bool clean;		/* and are zero */
+	struct run *free;	/* the other free slots, through next */
+	struct run slot[];
+};
+
+#define SLAB_BYTES	 ((uint64_t)64 << 10)
+#define SLAB_STRIDE_UNIT 64u /* a stride is a multiple of the smallest granule */
+
+/* The buffer of the slab that begins at @ptr; NULL: none does. */
+static inline struct run *slab_slot(struct slab *slab, const char *ptr)
+{
+	uint64_t at = (uint64_t)(ptr - slab->home->base);
+	uint64_t i = at / SLAB_STRIDE_UNIT * slab->reciprocal >> 16;
+
+	return i < slab->slots && i * slab->stride == at ? &slab->slot[i] : NULL;
+}
 
 /* ---- Extents: extent.c -------------------------------------------------- */
 
@@ -205,12 +259,73 @@ bool can_lock_memory(void);
 /* Page size really mapped, of each extent of the pool that is not known yet. In turn. */
 void extents_measure(struct binpool *pool);
 
+/* ---- From a pointer to its buffer: pagemap.c ---------------------------- */
+
+/*
+ * For all pools of the process: which buffer begins in a page. Maps are never
+ * freed, so that a stray pointer may be looked up at any time without a lock.
+ * A buffer of a page and more is there, if its extent is one of pages; smaller ones
+ * are found through the slab that they are in, which has all of its pages.
+ */
+#define MAP_PAGE_SHIFT	12 /* whatever the system's pages are */
+#define MAP_FRAME_SHIFT 21
+#define MAP_LEAF_SHIFT	34
+#define MAP_TOP_SHIFT	48
+
+struct map_frame {
+	struct run *page[1u << (MAP_FRAME_SHIFT - MAP_PAGE_SHIFT)];
+};
+
+struct map_leaf {
+	struct map_frame *frame[1u << (MAP_LEAF_SHIFT - MAP_FRAME_SHIFT)];
+};
+
+extern struct map_leaf *map_root[1u << (MAP_TOP_SHIFT - MAP_LEAF_SHIFT)];
+
+static inline struct run **map_entry(const void *ptr)
+{
+	uintptr_t a = (uintptr_t)ptr;
+	struct map_frame *frame;
+	struct map_leaf *leaf;
+
+	if (a >> MAP_TOP_SHIFT)
+		return NULL;
+	leaf = __atomic_load_n(&map_root[a >> MAP_LEAF_SHIFT], __ATOMIC_ACQUIRE);
+	if (!leaf)
+		return NULL;
+	frame = __atomic_load_n(&leaf->frame[a >> MAP_FRAME_SHIFT & (ARRAY_SIZE(leaf->frame) - 1)],
+				__ATOMIC_ACQUIRE);
+	if (!frame)
+		return NULL;
+	return &frame->page[a >> MAP_PAGE_SHIFT & (ARRAY_SIZE(frame->page) - 1)];
+}
+
+/*
+ * The buffer that may begin at @ptr, of whatever pool, in whatever state; or NULL.
+ * Whether it does: compare its ptr.
+ */
+static inline struct run *map_find(const void *ptr)
+{
+	struct run **entry = map_entry(ptr);
+	struct run *run = entry ? __atomic_load_n(entry, __ATOMIC_RELAXED) : NULL;
+
+	if (run && run->slab)
+		run = slab_slot(run->slab, ptr);
+	return run;
+}
+
+int map_prepare(const void *base, uint64_t bytes);
+void map_set(const void *ptr, struct run *to);
+
 /* ---- Bins: bins.c ------------------------------------------------------- */
 
 struct bin {
 	struct run *head; /* held, most recently returned first */
-	uint64_t held;
+	uint64_t held;	  /* in the list */
+	uint64_t cached;  /* held by threads */
 	uint64_t active;
+	struct slab *slabs; /* those with a free slot */
+	struct slab *spare; /* without memory, to be used again */
 };
 
 /* The bins between two powers of two. */
@@ -238,7 +353,12 @@ struct binpool {
 	uint32_t flags;
 	uint64_t granule;
 	uint64_t max_bytes;
-	bool exact; /* over an allocator: an extent is one buffer */
+	bool exact;	      /* over an allocator: an extent is one buffer */
+	uint64_t cache_bytes; /* as in the options */
+	uint32_t number;      /* of the pool among those that have caches */
+	uint32_t cache_bin;   /* the first that is cached, and how many are; 0: no caches */
+	uint32_t cache_bins;
+	uint32_t cache_base, cache_tight; /* for cache_index() */
 	struct provider provider;
 
 	/* pools_lock. */
@@ -263,6 +383,11 @@ struct binpool {
 	struct run **lookup;	  /* buffers by address */
 	uint64_t lookup_size;	  /* a power of two */
 	uint64_t lookup_count;
+	struct cache *caches;  /* of all threads */
+	uint32_t cache_off;    /* reasons why nothing is to be cached: as long, all are revoked */
+	uint64_t cache_credit; /* what all caches may hold */
+	uint64_t binned_bytes; /* capacity of what is held in bins */
+	uint64_t largest;      /* capacity of the largest buffer in use, now or lately */
 	struct bin_level *levels[64];
 	uint64_t levels_held; /* bit l: levels[l] holds something */
 	uint64_t active_capacity;
@@ -308,10 +433,15 @@ static inline void assert_turn(const struct binpool *pool)
 struct callback {
 	const struct binpool *pool;
 	struct callback *outer;
+	struct cache *cache; /* the thread's, which is hidden meanwhile */
 };
 
 void callback_enter(struct callback *c, const struct binpool *pool);
 void callback_leave(struct callback *c);
+
+/* pagemap.c */
+void pagemap_before_fork(void);
+void pagemap_after_fork(void);
 
 /* fork.c */
 int fork_watch(struct binpool *pool);
@@ -338,6 +468,7 @@ void bins_hold(struct binpool *pool, struct run *run);
 void bins_unhold(struct binpool *pool, struct run *run);
 struct run *bins_take(struct binpool *pool, uint32_t bin, uint64_t align);
 struct run *bins_largest(struct binpool *pool);
+uint64_t bins_largest_active(const struct binpool *pool);
 void bins_fini(struct binpool *pool);
 
 /* carve.c; all locked. */
@@ -351,7 +482,14 @@ struct run *carve(struct binpool *pool, struct free_index *index, uint64_t bytes
 struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, uint64_t align);
 bool run_fits(const struct run *run, uint64_t bytes, uint64_t align);
 struct run *index_find(struct free_index *index, uint64_t bytes, uint64_t align);
-struct run *dissolve(struct binpool *pool, struct run *run);
+void dissolve(struct binpool *pool, struct run *run);
+
+/* slab.c; all locked. */
+bool slab_serves(const struct binpool *pool, uint64_t capacity);
+int slab_prepare(struct binpool *pool, uint32_t bin, uint64_t capacity);
+struct run *slab_take(struct binpool *pool, uint32_t bin, uint64_t capacity);
+void slab_give(struct binpool *pool, struct run *slot);
+void slabs_fini(struct bin *bin);
 
 /* lookup.c; all locked. */
 int lookup_prepare(struct binpool *pool);
@@ -378,6 +516,7 @@ void registrars_fini(struct binpool *pool);
 
 /* free.c */
 void held_release_one(struct binpool *pool, struct run *run);
+void held_dissolve(struct binpool *pool, struct run *run);
 
 /* stats.c */
 void stats_measure(struct binpool *pool);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pool.h"
+#include "cache.h"
 
 struct bin_line {
 	uint32_t bin;
@@ -32,14 +32,14 @@ static bool take_bins(struct binpool *pool, struct snapshot *s)
 			const struct bin *b = &pool->levels[l]->bins[i];
 			uint32_t bin = (l << pool->mantissa_bits) + i;
 
-			if (!b->active && !b->held)
+			if (!b->active && !b->held && !b->cached)
 				continue;
 			if (s->n < s->room)
 				s->bins[s->n] = (struct bin_line){
 					.bin = bin,
 					.capacity = class_bin_capacity(pool, bin),
 					.active = b->active,
-					.held = b->held,
+					.held = b->held + b->cached,
 				};
 			s->n++;
 		}
@@ -59,6 +59,7 @@ static int take_snapshot(struct binpool *pool, struct snapshot *s)
 		if (!s->bins)
 			return explain(-ENOMEM, "no memory for a report");
 		pool_lock(pool);
+		caches_settle(pool);
 		done = take_bins(pool, s);
 		stats_collect(pool, &s->stats);
 		s->locked_bytes = 0;

@@ -2,7 +2,7 @@
 /*
  * Answers about a pool. Reads under pool->lock; owns nothing.
  */
-#include "pool.h"
+#include "cache.h"
 
 /* Looks at the pages of extents that are new. No lock is held. */
 void stats_measure(struct binpool *pool)
@@ -44,6 +44,7 @@ EXPORT int binpool_get_stats(struct binpool *pool, struct binpool_stats *out)
 		return err;
 	stats_measure(pool);
 	pool_lock(pool);
+	caches_settle(pool);
 	stats_collect(pool, &stats);
 	pool_unlock(pool);
 	return struct_out(out, &stats, sizeof(stats), "out");
@@ -57,6 +58,7 @@ EXPORT int64_t binpool_held_blocks(struct binpool *pool)
 	if (err)
 		return err;
 	pool_lock(pool);
+	caches_settle(pool);
 	n = pool->stats.held_blocks;
 	pool_unlock(pool);
 	return (int64_t)n;

@@ -43,8 +43,9 @@ check-asan: ## Run the unit tests under AddressSanitizer and UBSan
 		tests/unit/run-unit $(UNIT_TESTS:%=$(BUILD)/asan/tests/unit/%)
 
 # Address space randomisation may leave ThreadSanitizer no room for its shadow.
-check-tsan: ## Run the threads test under ThreadSanitizer
-	$(MAKE) --no-print-directory $(BUILD)/tsan/tests/unit/test_threads BUILD=$(BUILD)/tsan \
+TSAN_TESTS := test_threads test_cache
+check-tsan: ## Run the tests with threads under ThreadSanitizer
+	$(MAKE) --no-print-directory $(TSAN_TESTS:%=$(BUILD)/tsan/tests/unit/%) BUILD=$(BUILD)/tsan \
 		CFLAGS='-O1 -g -fsanitize=thread'
-	TSAN_OPTIONS=halt_on_error=1 BINPOOL_TEST_QUICK=1 \
-		setarch -R tests/unit/run-unit $(BUILD)/tsan/tests/unit/test_threads
+	TSAN_OPTIONS=halt_on_error=1:die_after_fork=0:report_thread_leaks=0 BINPOOL_TEST_QUICK=1 \
+		setarch -R tests/unit/run-unit $(TSAN_TESTS:%=$(BUILD)/tsan/tests/unit/%)

@@ -145,7 +145,6 @@ static void bad_options(void **state)
 		create_fails(err, word, o);                                                        \
 	} while (0)
 	BAD(-EOPNOTSUPP, "kind", o.kind = 1);
-	BAD(-EOPNOTSUPP, "cache_bytes", o.cache_bytes = 1);
 	BAD(-EINVAL, "provider", o.provider = 5);
 	BAD(-EINVAL, "classes", o.classes = 2);
 	BAD(-EINVAL, "flags", o.flags = 4);

@@ -1,0 +1,509 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Threads' caches of pools: made, filled, emptied, revoked. Owns pool->caches,
+ * cache_off, cache_credit, and with threads_lock the tables in which threads find
+ * their caches and the numbers of pools. The fast path is in cache.h.
+ */
+#include <linux/membarrier.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "cache.h"
+
+/* So often a thread that finds no room looks at what of its cache is not used. */
+#define MISSES_PER_DECAY 256u
+/* Buffers above this are never cached: an extent of their own serves them. */
+#define CACHED_BYTES_MAX EXTENT_BYTES_MAX
+
+__thread struct thread_caches thread_caches;
+static bool fenced; /* membarrier() cannot be had */
+
+static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct binpool **numbered;
+static uint32_t numbers;
+static pthread_key_t thread_key;
+static bool thread_key_made;
+/* Set when a thread's caches are gone: what it calls later goes without. */
+static __thread bool thread_ended;
+
+static uint32_t revoked(bool yes)
+{
+	return (yes ? CACHE_REVOKED : 0) | (fenced ? CACHE_FENCED : 0);
+}
+
+static int membarrier(int command)
+{
+	return (int)syscall(SYS_membarrier, command, 0, 0);
+}
+
+/* ---- Moving buffers between a cache and the pool; all locked ------------- */
+
+/* Brings the pool's counters up to what the magazine's owner did. */
+static void magazine_settle(struct binpool *pool, struct magazine *m)
+{
+	uint64_t count = __atomic_load_n(&m->count, __ATOMIC_RELAXED);
+	uint64_t taken = (count >> MAGAZINE_BITS) - (m->settled >> MAGAZINE_BITS);
+	uint64_t more = (uint64_t)magazine_fill(count) - magazine_fill(m->settled);
+	struct bin *bin;
+
+	if (count == m->settled)
+		return;
+	bin = bins_at(pool, m->bin);
+	pool->stats.reuses += taken;
+	pool->stats.returns += taken + more;
+	pool->stats.active_blocks -= more;
+	pool->stats.held_blocks += more;
+	pool->stats.held_bytes += more * m->capacity;
+	pool->active_capacity -= more * m->capacity;
+	bin->active -= more;
+	bin->cached += more;
+	m->settled = count;
+}
+
+void caches_settle(struct binpool *pool)
+{
+	assert_locked(pool);
+	for (struct cache *c = pool->caches; c; c = c->next) {
+		uint64_t asked = __atomic_load_n(&c->asked, __ATOMIC_RELAXED);
+
+		for (struct magazine *m = c->in_use; m; m = m->next)
+			magazine_settle(pool, m);
+		pool->stats.active_bytes += asked - c->settled_asked;
+		c->settled_asked = asked;
+	}
+}
+
+/* Takes the @n oldest buffers out of a magazine; they are held, and in no list. */
+static void magazine_cut(struct cache *c, struct magazine *m, uint32_t n)
+{
+	struct binpool *pool = c->pool;
+
+	magazine_settle(pool, m);
+	m->count -= n;
+	m->settled = m->count;
+	c->bytes -= n * m->capacity;
+	bins_at(pool, m->bin)->cached -= n;
+	pool->stats.held_blocks -= n;
+	pool->stats.held_bytes -= n * m->capacity;
+	memmove(m->items, m->items + n, magazine_fill(m->count) * sizeof(*m->items));
+}
+
+/* Moves the @n oldest buffers of a magazine into the pool's bin. */
+static void magazine_give(struct cache *c, struct magazine *m, uint32_t n)
+{
+	struct run *runs[MAGAZINE_MAX];
+
+	for (uint32_t i = 0; i < n; i++)
+		runs[i] = m->items[i].run;
+	magazine_cut(c, m, n);
+	for (uint32_t i = 0; i < n; i++)
+		bins_hold(c->pool, runs[i]);
+}
+
+/* Ends the @n oldest buffers of a magazine. */
+static void magazine_release(struct cache *c, struct magazine *m, uint32_t n)
+{
+	struct run *runs[MAGAZINE_MAX];
+
+	for (uint32_t i = 0; i < n; i++)
+		runs[i] = m->items[i].run;
+	magazine_cut(c, m, n);
+	for (uint32_t i = 0; i < n; i++)
+		held_dissolve(c->pool, runs[i]);
+}
+
+static void cache_empty(struct cache *c)
+{
+	for (struct magazine *m = c->in_use; m; m = m->next)
+		magazine_give(c, m, magazine_fill(m->count));
+	c->top = 0;
+	c->pool->cache_credit -= c->credit;
+	c->credit = 0;
+}
+
+/*
+ * Takes everything from all threads' caches, into the bins. They stay revoked, and
+ * so out of use, if something is to be cached no more.
+ */
+void caches_revoke(struct binpool *pool)
+{
+	assert_locked(pool);
+	if (!pool->caches)
+		return;
+	for (struct cache *c = pool->caches; c; c = c->next)
+		__atomic_store_n(&c->revoked, revoked(true), __ATOMIC_SEQ_CST);
+	if (!fenced)
+		membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+	for (struct cache *c = pool->caches; c; c = c->next) {
+		while (__atomic_load_n(&c->busy, __ATOMIC_SEQ_CST))
+			sched_yield();
+	}
+	caches_settle(pool);
+	for (struct cache *c = pool->caches; c; c = c->next) {
+		cache_empty(c);
+		if (!pool->cache_off)
+			__atomic_store_n(&c->revoked, revoked(false), __ATOMIC_RELEASE);
+	}
+}
+
+/* One reason more, or one less, for caching nothing. */
+void caches_off(struct binpool *pool, bool off)
+{
+	assert_locked(pool);
+	pool->cache_off += off ? 1 : -1u;
+	if (off) {
+		caches_revoke(pool);
+	} else if (!pool->cache_off) {
+		for (struct cache *c = pool->caches; c; c = c->next)
+			__atomic_store_n(&c->revoked, revoked(false), __ATOMIC_RELEASE);
+	}
+}
+
+/* ---- Room ---------------------------------------------------------------- */
+
+/* What all caches and bins together may hold. Locked. */
+static uint64_t budget(struct binpool *pool)
+{
+	if (pool->cache_bytes != BINPOOL_CACHE_AUTO)
+		return pool->cache_bytes;
+	return u64_max(u64_max(2 * pool->largest, pool->stats.reserved_bytes / 8),
+		       EXTENT_BYTES_MIN);
+}
+
+/* Gives back what was not used since the last time, and what credit is left then. Locked. */
+static void cache_decay(struct cache *c)
+{
+	struct binpool *pool = c->pool;
+
+	for (struct magazine *m = c->in_use; m; m = m->next) {
+		uint32_t n = magazine_fill(m->count);
+
+		if (n && m->count >> MAGAZINE_BITS == m->decayed >> MAGAZINE_BITS)
+			magazine_release(c, m, (n + 1) / 2);
+		m->decayed = m->count;
+	}
+	pool->cache_credit -= c->credit - c->bytes;
+	c->credit = c->bytes;
+	caches_settle(pool);
+	pool->largest = bins_largest_active(pool);
+}
+
+/* Tries to make c->credit what is needed for @capacity more. Locked. */
+static bool cache_credit(struct cache *c, uint64_t capacity)
+{
+	struct binpool *pool = c->pool;
+	uint64_t all, share, need, used, n = 0;
+
+	pool->largest = u64_max(pool->largest, capacity);
+	for (struct cache *other = pool->caches; other; other = other->next)
+		n++;
+	all = budget(pool);
+	share = all / n;
+	need = c->bytes + capacity;
+	if (need > share)
+		return false;
+	used = pool->cache_credit - c->credit + pool->binned_bytes;
+	if (used + need > all) {
+		/* Others have more than their share. */
+		caches_revoke(pool);
+		while (pool->binned_bytes > all - need)
+			held_release_one(pool, bins_largest(pool));
+		used = pool->binned_bytes;
+		need = c->bytes + capacity;
+	}
+	pool->cache_credit -= c->credit;
+	c->credit = u64_min(u64_max(need, share / 4), all - used);
+	pool->cache_credit += c->credit;
+	return true;
+}
+
+/*
+ * Room for one more buffer of the class in the thread's own cache, at the cost of
+ * larger ones if need be. False: there is none. Locked.
+ */
+bool cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity)
+{
+	struct binpool *pool = c->pool;
+	uint32_t index = bin - pool->cache_bin;
+	struct magazine *m = &c->magazines[index];
+
+	assert_locked(pool);
+	if (c->revoked & CACHE_REVOKED)
+		return false;
+	if (++c->misses % MISSES_PER_DECAY == 0)
+		cache_decay(c);
+	if (!m->room) {
+		m->bin = bin;
+		m->capacity = capacity;
+		m->next = c->in_use;
+		c->in_use = m;
+	}
+	if (magazine_fill(m->count) == m->room) {
+		if (m->room < MAGAZINE_MAX) {
+			uint32_t room = m->room ? 2 * m->room : 4;
+			struct cached *items = realloc(m->items, room * sizeof(*items));
+
+			if (!items)
+				return false;
+			m->items = items;
+			m->room = room;
+		} else {
+			magazine_give(c, m, MAGAZINE_MAX / 2);
+		}
+	}
+	while (c->bytes + capacity > c->credit) {
+		struct magazine *top;
+
+		if (cache_credit(c, capacity))
+			break;
+		if (c->top <= index)
+			return false;
+		top = &c->magazines[c->top];
+		if (magazine_fill(top->count))
+			magazine_release(c, top, 1);
+		else
+			c->top--;
+	}
+	if (c->top < index)
+		c->top = index;
+	return true;
+}
+
+/* Moves buffers from the bin into the thread's own cache, for the next requests. Locked. */
+void cache_refill(struct cache *c, uint32_t bin)
+{
+	struct binpool *pool = c->pool;
+	struct magazine *m = &c->magazines[bin - pool->cache_bin];
+	struct bin *b = bins_at(pool, bin);
+
+	assert_locked(pool);
+	while (b && b->head && magazine_fill(m->count) < MAGAZINE_MAX / 2 &&
+	       cache_make_room(c, bin, b->head->bytes)) {
+		struct run *run = b->head;
+
+		if (!run)
+			break;
+		bins_unhold(pool, run);
+		magazine_settle(pool, m);
+		m->items[magazine_fill(m->count)] = (struct cached){run->ptr, run};
+		run_set_state(run, RUN_CACHED);
+		m->count++;
+		m->settled = m->count;
+		c->bytes += m->capacity;
+		b->cached++;
+		pool->stats.held_blocks++;
+		pool->stats.held_bytes += m->capacity;
+	}
+}
+
+/* ---- Life of a cache ------------------------------------------------------ */
+
+static void cache_free(struct cache *c)
+{
+	for (struct magazine *m = c->in_use; m; m = m->next)
+		free(m->items);
+	munmap(c->magazines, c->pool->cache_bins * sizeof(*c->magazines));
+	free(c);
+}
+
+/* Unlinks a cache and frees it; its buffers go into the bins. Locked, threads_lock. */
+static void cache_delete(struct cache *c)
+{
+	struct binpool *pool = c->pool;
+
+	caches_settle(pool);
+	cache_empty(c);
+	if (c->prev)
+		c->prev->next = c->next;
+	else
+		pool->caches = c->next;
+	if (c->next)
+		c->next->prev = c->prev;
+	c->thread->cache[pool->number] = NULL;
+	cache_free(c);
+}
+
+/* At the end of a thread. */
+static void thread_end(void *arg)
+{
+	struct thread_caches *t = arg;
+
+	pthread_mutex_lock(&threads_lock);
+	for (uint32_t i = 0; i < t->size; i++) {
+		struct cache *c = t->cache[i];
+		struct binpool *pool;
+
+		if (!c)
+			continue;
+		pool = c->pool;
+		pool_lock(pool);
+		cache_delete(c);
+		pool_unlock(pool);
+	}
+	free(t->cache);
+	*t = (struct thread_caches){0};
+	thread_ended = true;
+	pthread_mutex_unlock(&threads_lock);
+}
+
+/* Makes the thread's table large enough. threads_lock. */
+static int table_grow(uint32_t number)
+{
+	struct thread_caches *t = &thread_caches;
+	uint32_t size = 8;
+	struct cache **table;
+
+	if (number < t->size)
+		return 0;
+	while (size <= number)
+		size *= 2;
+	table = realloc(t->cache, size * sizeof(struct cache *));
+	if (!table)
+		return -ENOMEM;
+	memset(table + t->size, 0, (size - t->size) * sizeof(struct cache *));
+	t->cache = table;
+	if (!t->size && pthread_setspecific(thread_key, t))
+		return -ENOMEM;
+	t->size = size;
+	return 0;
+}
+
+/* The thread's cache of @pool, made if there is none; NULL: it goes without. No lock is held. */
+struct cache *cache_get(struct binpool *pool)
+{
+	struct cache *c = cache_of(pool);
+
+	if (c || !pool->cache_bins || thread_ended)
+		return c;
+	c = aligned_alloc(64, (sizeof(*c) + 63) / 64 * 64);
+	if (!c)
+		return NULL;
+	*c = (struct cache){.pool = pool, .thread = &thread_caches};
+	c->magazines = mmap(NULL, pool->cache_bins * sizeof(*c->magazines), PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (c->magazines == MAP_FAILED) {
+		free(c);
+		return NULL;
+	}
+	pthread_mutex_lock(&threads_lock);
+	if (table_grow(pool->number)) {
+		pthread_mutex_unlock(&threads_lock);
+		munmap(c->magazines, pool->cache_bins * sizeof(*c->magazines));
+		free(c);
+		return NULL;
+	}
+	pool_lock(pool);
+	c->revoked = revoked(pool->cache_off);
+	c->next = pool->caches;
+	if (c->next)
+		c->next->prev = c;
+	pool->caches = c;
+	pool_unlock(pool);
+	thread_caches.cache[pool->number] = c;
+	pthread_mutex_unlock(&threads_lock);
+	return c;
+}
+
+/* ---- Life of a pool -------------------------------------------------------- */
+
+/* Gives the pool a number. threads_lock. */
+static int number_take(struct binpool *pool)
+{
+	struct binpool **more;
+	uint32_t i = 0;
+
+	while (i < numbers && numbered[i])
+		i++;
+	if (i == numbers) {
+		more = realloc(numbered, (numbers + 8) * sizeof(struct binpool *));
+		if (!more)
+			return -ENOMEM;
+		memset(more + numbers, 0, 8 * sizeof(struct binpool *));
+		numbered = more;
+		numbers += 8;
+	}
+	numbered[i] = pool;
+	pool->number = i;
+	return 0;
+}
+
+/* What threads need before the first cache. threads_lock. */
+static int threads_init(void)
+{
+	if (thread_key_made)
+		return 0;
+	if (pthread_key_create(&thread_key, thread_end))
+		return -ENOMEM;
+	thread_key_made = true;
+	fenced = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
+	return 0;
+}
+
+int caches_init(struct binpool *pool, const struct binpool_options *o)
+{
+	/* Below, cache_index() is not defined. */
+	uint64_t least = u64_max(pool->granule, (uint64_t)2 << pool->mantissa_bits);
+	uint64_t most = u64_min(pool->max_bytes, CACHED_BYTES_MAX);
+	int err;
+
+	pool->number = UINT32_MAX;
+	pool->cache_bytes = o->cache_bytes;
+	if (!o->cache_bytes || pool->exact || pool->flags & BINPOOL_POOL_VERBOSE)
+		return 0;
+	pthread_mutex_lock(&threads_lock);
+	err = threads_init();
+	if (!err)
+		err = number_take(pool);
+	pthread_mutex_unlock(&threads_lock);
+	if (err)
+		return explain(err, "no memory for a pool");
+	pool->cache_tight = pool->classes == BINPOOL_CLASSES_TIGHT;
+	pool->cache_bin = class_bin(pool, class_capacity(pool, least));
+	if (pool->max_bytes > least)
+		pool->cache_bins =
+			class_bin(pool, class_capacity(pool, most)) + 1 - pool->cache_bin;
+	pool->cache_base = pool->cache_bin + (1u << pool->mantissa_bits);
+	return 0;
+}
+
+/* No thread uses the pool any more; in a forked child none but this one is there. */
+void caches_fini(struct binpool *pool)
+{
+	if (pool->number == UINT32_MAX)
+		return;
+	pthread_mutex_lock(&threads_lock);
+	if (!pool->dead) {
+		pool_lock(pool);
+		while (pool->caches)
+			cache_delete(pool->caches);
+		pool_unlock(pool);
+	}
+	/* What a child inherited: no thread has it in its table. */
+	for (struct cache *next, *c = pool->caches; c; c = next) {
+		next = c->next;
+		cache_free(c);
+	}
+	numbered[pool->number] = NULL;
+	pool->number = UINT32_MAX;
+	pthread_mutex_unlock(&threads_lock);
+}
+
+void caches_before_fork(void)
+{
+	pthread_mutex_lock(&threads_lock);
+}
+
+/* A child's inherited pools are dead: no thread has a cache of them. */
+void caches_after_fork(bool child)
+{
+	if (child) {
+		for (uint32_t i = 0; i < thread_caches.size; i++)
+			thread_caches.cache[i] = NULL;
+		fenced = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
+	}
+	pthread_mutex_unlock(&threads_lock);
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * A thread's cache of a pool: buffers that it freed, by size class, to be handed
+ * out again without a lock, an atomic read-modify-write or a system call.
+ *
+ * Who may touch a cache:
+ *  - its thread, between cache_enter() and cache_leave(): magazines and asked;
+ *  - whoever holds pool->lock and has revoked it (caches_revoke), or is its
+ *    thread and outside of these two: everything.
+ * A thread that is inside sets busy first and looks at revoked then; a thief sets
+ * revoked first and looks at busy then. Each must see the other's: the thief's
+ * membarrier() stands for the barrier that the owner saves.
+ *
+ * A cached buffer is held: what the pool's counters say of it is brought up to
+ * date when somebody reads them (caches_settle).
+ */
+#ifndef BINPOOL_CACHE_H
+#define BINPOOL_CACHE_H
+
+#include "pool.h"
+
+/* No magazine is larger; its number of buffers has this many bits in its count. */
+#define MAGAZINE_MAX  64u
+#define MAGAZINE_BITS 16
+
+struct cached {
+	char *ptr;
+	struct run *run;
+};
+
+/*
+ * Buffers of one class, the most recently returned last. The owner counts with
+ * one addition: the number of buffers is in the low bits of count, the number of
+ * those taken out so far in the high bits.
+ */
+struct magazine {
+	uint64_t count;
+	uint32_t room; /* of items; 0: not yet in use */
+	uint32_t bin;
+	struct cached *items;
+	uint64_t capacity;     /* of each buffer */
+	uint64_t settled;      /* count, as the pool's counters have it */
+	struct magazine *next; /* of those in use, of this cache */
+	uint64_t decayed;      /* count when caches_decay() last looked */
+};
+
+struct cache {
+	uint32_t busy;
+	uint32_t revoked;
+	uint64_t bytes;		    /* capacity of what is in it */
+	uint64_t credit;	    /* bound on bytes; part of pool->cache_credit */
+	uint64_t asked;		    /* bytes asked for since it was made, less those freed */
+	struct magazine *magazines; /* pool->cache_bins of them */
+	uint32_t top;		    /* no magazine above this one has a buffer */
+
+	struct binpool *pool;
+	struct cache *prev, *next; /* pool->caches */
+	struct magazine *in_use;
+	uint64_t settled_asked;
+	uint32_t misses;
+	struct thread_caches *thread;
+};
+
+/* A thread's caches, by the number of the pool. */
+struct thread_caches {
+	uint32_t size;
+	struct cache **cache;
+};
+
+extern __thread struct thread_caches thread_caches __attribute__((tls_model("initial-exec")));
+
+/* The calling thread's cache of @pool, or NULL. */
+static inline struct cache *cache_of(const struct binpool *pool)
+{
+	uint32_t number = pool->number;
+
+	return __builtin_expect(number < thread_caches.size, 1) ? thread_caches.cache[number]
+								: NULL;
+}
+
+/* revoked */
+#define CACHE_REVOKED 1u /* a thief is at work, or nothing is to be cached */
+#define CACHE_FENCED  2u /* membarrier() cannot be had: the owner's barrier is a real one */
+
+/* As cache_enter(), with a barrier of its own. */
+static inline bool cache_enter_fenced(struct cache *c)
+{
+	__atomic_exchange_n(&c->busy, 1, __ATOMIC_SEQ_CST);
+	return !(__atomic_load_n(&c->revoked, __ATOMIC_SEQ_CST) & CACHE_REVOKED);
+}
+
+/*
+ * Whether the cache may be used, until cache_leave(). Either way cache_leave()
+ * has to follow.
+ */
+static inline bool cache_enter(struct cache *c)
+{
+#ifdef __SANITIZE_THREAD__
+	/* ThreadSanitizer knows nothing of membarrier(). */
+	return cache_enter_fenced(c);
+#endif
+	__atomic_store_n(&c->busy, 1, __ATOMIC_RELAXED);
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	if (__builtin_expect(!__atomic_load_n(&c->revoked, __ATOMIC_ACQUIRE), 1))
+		return true;
+	return __atomic_load_n(&c->revoked, __ATOMIC_RELAXED) & CACHE_FENCED &&
+	       cache_enter_fenced(c);
+}
+
+static inline void cache_leave(struct cache *c)
+{
+	__atomic_store_n(&c->busy, 0, __ATOMIC_RELEASE);
+}
+
+static inline uint32_t magazine_fill(uint64_t count)
+{
+	return (uint32_t)(count & ((1u << MAGAZINE_BITS) - 1));
+}
+
+/* For the owner, inside: a value that others only read. */
+static inline void owner_add(uint64_t *value, uint64_t n)
+{
+	__atomic_store_n(value, __atomic_load_n(value, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
+}
+
+/*
+ * Which magazine requests of @size use: whatever is no number of one has none.
+ * This is the pool's own arithmetic without its special cases: where these make
+ * a difference, nothing is ever in the magazine.
+ */
+static inline uint64_t cache_index(const struct binpool *pool, uint64_t size)
+{
+	uint32_t m = pool->mantissa_bits;
+	uint64_t x = ((size + pool->granule - 1) & -pool->granule) - pool->cache_tight;
+	uint32_t l = 63 ^ (uint32_t)__builtin_clzll(x | 1);
+
+	return ((uint64_t)l << m) + (x >> ((l - m) & 63)) - pool->cache_base;
+}
+
+/*
+ * A buffer of magazine @index, which is active then, or NULL: there is none, or
+ * the cache is revoked. @asked is what the user wants of it.
+ */
+static inline char *cache_pop(struct cache *c, uint64_t index, uint64_t asked)
+{
+	struct magazine *m = &c->magazines[index];
+	struct cached *item;
+	struct run *run;
+	uint64_t count;
+	char *ptr;
+
+	if (__builtin_expect(!cache_enter(c), 0))
+		goto none;
+	count = __atomic_load_n(&m->count, __ATOMIC_RELAXED);
+	if (__builtin_expect(!magazine_fill(count), 0))
+		goto none;
+	count += (1u << MAGAZINE_BITS) - 1;
+	item = &m->items[magazine_fill(count)];
+	run = item->run;
+	ptr = item->ptr;
+	run_set_state(run, RUN_ACTIVE);
+	run->asked = asked;
+	c->bytes -= m->capacity;
+	__atomic_store_n(&m->count, count, __ATOMIC_RELAXED);
+	owner_add(&c->asked, asked);
+	cache_leave(c);
+	return ptr;
+none:
+	cache_leave(c);
+	return NULL;
+}
+
+/* Takes an active buffer from the user, if there is room for it and the cache is not revoked. */
+static inline bool cache_push(struct cache *c, struct run *run, char *ptr, uint64_t index)
+{
+	struct magazine *m = &c->magazines[index];
+	uint64_t count, bytes;
+
+	if (__builtin_expect(!cache_enter(c), 0))
+		goto full;
+	count = __atomic_load_n(&m->count, __ATOMIC_RELAXED);
+	bytes = c->bytes + m->capacity;
+	if (__builtin_expect(magazine_fill(count) >= m->room || bytes > c->credit || index > c->top,
+			     0))
+		goto full;
+	m->items[magazine_fill(count)] = (struct cached){ptr, run};
+	run_set_state(run, RUN_CACHED);
+	c->bytes = bytes;
+	__atomic_store_n(&m->count, count + 1, __ATOMIC_RELAXED);
+	owner_add(&c->asked, -run->asked);
+	cache_leave(c);
+	return true;
+full:
+	cache_leave(c);
+	return false;
+}
+
+/* cache.c */
+int caches_init(struct binpool *pool, const struct binpool_options *o);
+void caches_fini(struct binpool *pool);
+struct cache *cache_get(struct binpool *pool);
+bool cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity);
+void cache_refill(struct cache *c, uint32_t bin);
+void caches_settle(struct binpool *pool);
+void caches_revoke(struct binpool *pool);
+void caches_off(struct binpool *pool, bool off);
+void caches_before_fork(void);
+void caches_after_fork(bool child);
+
+#endif /* BINPOOL_CACHE_H */

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Slabs: buffers smaller than a page. Owns the slabs of each bin; pool->lock.
+ *
+ * A slab whose last buffer goes is dissolved at once: what is to be had again
+ * soon is held as a buffer. Its description stays, for the next slab of the bin,
+ * so that a stray pointer may be looked up at any time.
+ */
+#include <stdlib.h>
+
+#include "pool.h"
+
+#define PAGE ((uint64_t)1 << MAP_PAGE_SHIFT)
+
+/* Whether buffers of @capacity come from slabs. */
+bool slab_serves(const struct binpool *pool, uint64_t capacity)
+{
+	return capacity < PAGE && !pool->exact;
+}
+
+static void list_add(struct slab **list, struct slab *slab)
+{
+	slab->prev = NULL;
+	slab->next = *list;
+	if (slab->next)
+		slab->next->prev = slab;
+	*list = slab;
+}
+
+static void list_remove(struct slab **list, struct slab *slab)
+{
+	if (slab->prev)
+		slab->prev->next = slab->next;
+	else
+		*list = slab->next;
+	if (slab->next)
+		slab->next->prev = slab->prev;
+}
+
+/* Makes sure that slab_take() only needs a free run. -ENOMEM. */
+int slab_prepare(struct binpool *pool, uint32_t bin, uint64_t capacity)
+{
+	struct bin *b = bins_at(pool, bin);
+	uint64_t slots = SLAB_BYTES / capacity;
+	struct slab *slab;
+
+	assert_locked(pool);
+	if (b->slabs || b->spare)
+		return 0;
+	slab = malloc(sizeof(*slab) + slots * sizeof(*slab->slot));
+	if (!slab)
+		return -ENOMEM;
+	slab->stride = (uint32_t)capacity;
+	slab->reciprocal = ((1u << 16) + slab->stride / SLAB_STRIDE_UNIT - 1) /
+			   (slab->stride / SLAB_STRIDE_UNIT);
+	list_add(&b->spare, slab);
+	return 0;
+}
+
+/* A slab over a free run; NULL: there is none. */
+static struct slab *slab_new(struct binpool *pool, uint32_t bin, uint64_t capacity)
+{
+	struct bin *b = bins_at(pool, bin);
+	struct slab *slab = b->spare;
+	struct run *home;
+
+	home = carve(pool, &pool->free, SLAB_BYTES, PAGE);
+	if (!home)
+		home = carve(pool, &pool->free, PAGE, PAGE);
+	if (!home)
+		return NULL;
+	list_remove(&b->spare, slab);
+	run_set_state(home, RUN_SLAB);
+	home->bin = bin;
+	home->slab = slab;
+	slab->home = home;
+	slab->slots = (uint32_t)(home->bytes / capacity);
+	slab->used = 0;
+	slab->fresh = 0;
+	slab->clean = home->clean;
+	slab->free = NULL;
+	for (uint64_t at = 0; at < home->bytes; at += PAGE)
+		map_set(home->base + at, home);
+	list_add(&b->slabs, slab);
+	return slab;
+}
+
+/*
+ * A buffer of the class that is neither active nor held; NULL: there is no free run for more.
+ * slab_prepare() came before.
+ */
+struct run *slab_take(struct binpool *pool, uint32_t bin, uint64_t capacity)
+{
+	struct bin *b = bins_at(pool, bin);
+	struct slab *slab = b->slabs;
+	struct run *slot;
+
+	assert_locked(pool);
+	if (!slab)
+		slab = slab_new(pool, bin, capacity);
+	if (!slab)
+		return NULL;
+	slot = slab->free;
+	if (slot) {
+		slab->free = slot->next;
+		slot->clean = false;
+	} else {
+		slot = &slab->slot[slab->fresh];
+		*slot = (struct run){
+			.ptr = slab->home->base + (uint64_t)slab->fresh * capacity,
+			.pool = pool,
+			.clean = slab->clean,
+			.bytes = capacity,
+			.extent = slab->home->extent,
+			.slab = slab,
+		};
+		slot->base = slot->ptr;
+		slab->fresh++;
+	}
+	slot->next = NULL;
+	slab->used++;
+	if (!slab->free && slab->fresh == slab->slots)
+		list_remove(&b->slabs, slab);
+	return slot;
+}
+
+/* The end of a buffer, which is in no list any more. */
+void slab_give(struct binpool *pool, struct run *slot)
+{
+	struct slab *slab = slot->slab;
+	struct run *home = slab->home;
+	struct bin *b = bins_at(pool, home->bin);
+
+	assert_locked(pool);
+	if (!slab->free && slab->fresh == slab->slots)
+		list_add(&b->slabs, slab);
+	run_set_state(slot, RUN_FREE);
+	slot->next = slab->free;
+	slab->free = slot;
+	if (--slab->used)
+		return;
+	list_remove(&b->slabs, slab);
+	for (uint64_t at = 0; at < home->bytes; at += PAGE)
+		map_set(home->base + at, NULL);
+	home->slab = NULL;
+	home->clean = false;
+	list_add(&b->spare, slab);
+	dissolve(pool, home);
+}
+
+static void list_free(struct slab *slab)
+{
+	struct slab *next;
+
+	for (; slab; slab = next) {
+		next = slab->next;
+		free(slab);
+	}
+}
+
+/* When no slab has memory any more. */
+void slabs_fini(struct bin *b)
+{
+	list_free(b->slabs);
+	list_free(b->spare);
+}
