@@ -2,7 +2,7 @@
 #
 # Benchmarks: what they print is in RESULTS.md, with where and how it was measured.
 
-.PHONY: bench-vm
+.PHONY: bench bench-vm
 
 $(BUILD)/bench/vm: tests/bench/vm.c tests/kselftest/device.h $(wildcard uapi/linux/*.h)
 	@mkdir -p $(@D)
@@ -12,3 +12,11 @@ bench-vm: $(BUILD)/bench/vm ## Measure the module in guests against hugetlb and 
 	tools/install-deps test
 	tools/binpool-kernel build $(or $(KERNEL),6.12) $(BUILD)/kmod/$(or $(KERNEL),6.12)
 	BUILD='$(BUILD)' KERNEL='$(or $(KERNEL),6.12)' tests/bench/bench-vm
+
+$(BUILD)/bench/hotpath: tests/bench/hotpath.c $(LIB)/libbinpool.so
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(USER_CFLAGS) -pthread $< -o $@ -L$(LIB) -lbinpool -Wl,-rpath,'$$ORIGIN/../lib'
+
+bench: $(BUILD)/bench/hotpath ## Measure allocating and freeing, beside other allocators
+	tools/install-deps bench
+	BUILD='$(BUILD)' tests/bench/bench-hotpath
