@@ -167,6 +167,7 @@ TEST_F_TIMEOUT(pool, fresh_is_clean, 120)
 	const __u64 dirt = meminfo_bytes("MemFree") / 2 & ~(self->frame - 1);
 	const __u64 len = dirt / 2 & ~(self->frame - 1);
 	struct binpool_alloc a = alloc_request(len, 0);
+	int fds[8];
 	char *p;
 
 	START_EMPTY();
@@ -177,6 +178,21 @@ TEST_F_TIMEOUT(pool, fresh_is_clean, 120)
 	for (__u64 o = 0; o < dirt; o += 8)
 		*(__u64 *)(p + o) = ~0ULL;
 	munmap(p, dirt);
+
+	/* A run is looked for among frames that nobody has cleaned. */
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i++) {
+		struct binpool_alloc run = alloc_request(16 * self->frame, BINPOOL_ALLOC_CONTIG);
+
+		ASSERT_EQ(0, device_alloc(self->dev, &run));
+		p = block_map(run.fd, run.capacity);
+		ASSERT_NE(MAP_FAILED, (void *)p);
+		ASSERT_EQ(run.capacity, first_nonzero(p, run.capacity));
+		munmap(p, run.capacity);
+		fds[i] = run.fd;
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+		close(fds[i]);
+	START_EMPTY();
 
 	ASSERT_EQ(0, device_alloc(self->dev, &a));
 	p = block_map(a.fd, a.capacity);

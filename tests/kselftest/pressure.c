@@ -317,6 +317,37 @@ TEST_F_TIMEOUT(empty, drop_caches, 120)
 	ASSERT_EQ((long long)len - held, attr_read("pressure_freed_bytes") - by_pressure);
 }
 
+/* Where some is idle, what is young stays, though it would be the first to go. */
+TEST_F_TIMEOUT(empty, drop_caches_leaves_the_young, 120)
+{
+	const __u64 len = 64 * self->frame, young = 8 * self->frame;
+	const unsigned int keep_ms = 5000 * slowness();
+	char text[64];
+	__u64 start;
+	int fd;
+
+	snprintf(text, sizeof(text), "clean_threads=0 keep_ms=%u", keep_ms);
+	RELOAD(text);
+	ASSERT_EQ(0, attr_write("reserve_bytes", len));
+	ASSERT_TRUE(attr_becomes("held_clean_bytes", len, SOON_MS));
+	ASSERT_EQ(0, attr_write("reserve_bytes", 0));
+	sleep_ms(keep_ms + 200);
+	fd = block_alloc(self->dev, young);
+	ASSERT_LE(0, fd);
+	start = now_ms();
+	/* Dirty, and a short run. */
+	close(fd);
+	ASSERT_EQ((long long)len, attr_read("held_bytes"));
+	for (int i = 0; i < 500 && attr_read("held_clean_bytes"); i++) {
+		ASSERT_EQ(0, number_write(DROP, 2));
+		ASSERT_LE((long long)young, attr_read("held_bytes"));
+	}
+	/* Else it is idle by now. */
+	ASSERT_GT(keep_ms, now_ms() - start);
+	ASSERT_EQ(0, attr_read("held_clean_bytes"));
+	ASSERT_EQ((long long)young, attr_read("held_bytes"));
+}
+
 /*
  * An ALLOC that finds no free memory reclaims some; held memory in other shapes may be
  * what goes then.

@@ -88,6 +88,35 @@ TEST_F_TIMEOUT(empty, hibernation, 180)
 	ASSERT_LE((long long)warm, attr_read("held_bytes"));
 }
 
+/*
+ * Nor is anything held in the meantime, of what comes back before all tasks are frozen
+ * or after they thaw: what somebody returns is gone at once.
+ */
+TEST_F_TIMEOUT(empty, nothing_is_held_meanwhile, 180)
+{
+	volatile unsigned int *gone =
+		mmap(NULL, page_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t pid;
+
+	if (access(POWER "pm_test", W_OK) || access(POWER "disk", R_OK))
+		SKIP(return, "the kernel cannot hibernate, or not for a test");
+	pid = fork();
+	while (!pid) {
+		close(block_alloc(self->dev, self->frame));
+		*gone += !attr_read("held_bytes");
+	}
+	sleep_ms(100);
+	EXPECT_EQ(0, *gone);
+	/* It may be frozen too soon, and thaw too late. Once it goes with what was held. */
+	for (int tries = 0; tries < 5 && *gone < 3; tries++) {
+		*gone = 0;
+		EXPECT_EQ(0, sleep_as("disk"));
+	}
+	kill(pid, SIGKILL);
+	ASSERT_EQ(128 + SIGKILL, child_status(pid));
+	ASSERT_LE(3, *gone);
+}
+
 /* Other sleep takes nothing away; threads amid much work freeze all the same. */
 TEST_F_TIMEOUT(empty, suspend_amid_cleaning, 180)
 {
