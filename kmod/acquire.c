@@ -1,13 +1,57 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Where a block's frames come from, in which order, and what is tried before a
- * request is refused. Owns no state.
+ * request is refused. Owns the counts of who waits for room, which are atomic.
+ *
+ * What a request sleeps for, each time killably and bounded:
+ *   frames that are being cleaned   the cleaners tell (clean.c)
+ *   another's search for a run      its end tells (contig.c)
+ *   its turn to scan                the scan before it tells (scan.c)
+ *   limbo, if what is there would do, for limbo_wait_ms: room_made() tells, which
+ *       whoever leaves room calls: limbo, a block that is closed, a limit that is
+ *       raised, held memory that goes. What others do to RLIMIT_MEMLOCK and to the
+ *       system's free memory is seen at the next of these.
  */
 #include <linux/cpuset.h>
 #include <linux/file.h>
 #include <linux/sched/signal.h>
 
 #include "internal.h"
+
+static DECLARE_WAIT_QUEUE_HEAD(room_wait);
+static atomic_t waiting; /* requests that may come to sleep there */
+static atomic_t rooms;	 /* counts room_made() while there are any */
+
+/*
+ * Something that a request may have been refused for is no longer so. Not to be called
+ * by a request for what it gives back itself: it would wake itself for ever. (What
+ * reclaim on its behalf takes from us comes to an end.)
+ */
+void room_made(void)
+{
+	/* Either we see who is waiting, or he sees what made room. */
+	smp_mb();
+	if (!atomic_read(&waiting))
+		return;
+	atomic_inc(&rooms);
+	wake_up_all(&room_wait);
+}
+
+/*
+ * Waits until room was made since @seen was read of rooms, or until @deadline, in
+ * jiffies. 0, -ETIMEDOUT, or -EINTR at a fatal signal.
+ */
+static int wait_for_room(int seen, unsigned long deadline)
+{
+	long left = deadline - jiffies;
+
+	if (left <= 0)
+		return -ETIMEDOUT;
+	left = wait_event_killable_timeout(room_wait, atomic_read(&rooms) != seen, left);
+	if (left < 0)
+		return -EINTR;
+	return left ? 0 : -ETIMEDOUT;
+}
 
 /* Whether the caller may use memory of @nid. */
 bool node_allowed(int nid)
@@ -257,7 +301,7 @@ static int take_anywhere(struct request *req, struct list_head *runs)
 
 	for (;;) {
 		unsigned int searched = contig_generation();
-		unsigned int gen = limbo_generation();
+		int seen = atomic_read(&rooms);
 		bool busy = cleaners_busy();
 		s64 returns = atomic64_read(&events.returns);
 
@@ -294,7 +338,7 @@ static int take_anywhere(struct request *req, struct list_head *runs)
 			return err;
 		/* It may take long: nobody stops cleaning by being over a limit. */
 		cleaners_resume();
-		waited = limbo_wait(gen, deadline);
+		waited = wait_for_room(seen, deadline);
 		if (pause_for(req) || waited == -EINTR)
 			return -EINTR;
 		if (waited)
@@ -317,7 +361,11 @@ int acquire(struct request *req, struct list_head *runs)
 	err = take_ready(req, runs);
 	if (!err || (err == -EDQUOT && req->flags & BINPOOL_ALLOC_NOWAIT))
 		return err;
+	atomic_inc(&waiting);
+	/* As in room_made(). */
+	smp_mb__after_atomic();
 	err = pause_for(req) ?: take_anywhere(req, runs);
+	atomic_dec(&waiting);
 	cleaners_resume();
 	return err;
 }

@@ -166,6 +166,7 @@ void frames_return(struct block *block, struct list_head *runs)
 	}
 	held_return(&idle_runs);
 	charge_give(block->opener, nr, block->locked);
+	room_made();
 }
 
 /* All of the block's frames come back. Ends the caller's reference. */

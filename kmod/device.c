@@ -165,6 +165,7 @@ static struct file *new_block(struct binpool_alloc *alloc, struct request *req)
 	if (!block) {
 		held_return(&runs);
 		charge_give(req->opener, req->nr, req->locked);
+		room_made();
 		return ERR_PTR(-ENOMEM);
 	}
 	alloc->runs = block->nr_runs;
@@ -254,6 +255,7 @@ static long ioctl_trim(void __user *arg)
 		if (trim.node == BINPOOL_NODE_ANY || trim.node == nid)
 			gone += held_to_system(node_of(nid), GIVE_SPARE, keep, ULONG_MAX);
 	cleaners_resume();
+	room_made();
 	if (err)
 		return err;
 	trim.freed_bytes = frames_to_bytes(gone);
@@ -289,6 +291,7 @@ static long ioctl_limit(struct opener *opener, void __user *arg)
 		if (err)
 			return err;
 	} while (!atomic_long_try_cmpxchg(&opener->max_frames, &old, max));
+	room_made();
 	return 0;
 }
 

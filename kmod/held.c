@@ -302,6 +302,7 @@ void held_drop_poisoned(struct frame *f)
 	node->stats.active++;
 	node_unlock(node);
 	frame_retire(f);
+	room_made();
 }
 
 /* The run of @bins that serves best: smallest bin first, latest come first. */
@@ -568,6 +569,7 @@ int held_free_all(enum give what)
 	for_each_node(nid)
 		held_to_system(node_of(nid), what, 0, ULONG_MAX);
 	cleaners_resume();
+	room_made();
 	return err;
 }
 

@@ -360,6 +360,7 @@ bool node_allowed(int nid);
 struct node_pool *next_node_of(const struct request *req, const struct node_pool *node);
 unsigned long take_fresh(struct request *req, struct node_pool *node, unsigned long nr, bool some,
 			 gfp_t gfp, struct list_head *runs, int *err);
+void room_made(void);
 int acquire(struct request *req, struct list_head *runs);
 
 #define for_each_node_of(node, req)                                                                \
@@ -412,8 +413,6 @@ void limbo_init(struct node_pool *node);
 void limbo_exit(struct node_pool *node);
 void limbo_put(struct frame *f, struct block *block);
 unsigned long limbo_total(void);
-unsigned int limbo_generation(void);
-int limbo_wait(unsigned int gen, unsigned long deadline);
 
 /* limit.c */
 void limit_init(u64 bytes);

@@ -4,10 +4,9 @@
  * io_uring buffer, direct I/O in flight, a page in a pipe). They keep our
  * reference and their charge, are handed to nobody, and are looked at again after
  * 1, 2, 4 ... 1000 ms until they are free; then they are held like the rest.
- * Owns node->limbo (protected by node->lock) and its work, and the waiters.
+ * Owns node->limbo (protected by node->lock) and its work.
  */
 #include <linux/sched.h>
-#include <linux/sched/signal.h>
 
 #include "internal.h"
 #include "trace.h"
@@ -15,34 +14,11 @@
 #define DELAY_MAX_MS 1000
 
 static struct workqueue_struct *limbo_wq;
-static DECLARE_WAIT_QUEUE_HEAD(limbo_waiters);
 static atomic_long_t limbo_frames;
-static atomic_t generation; /* counts frames that left limbo */
 
 unsigned long limbo_total(void)
 {
 	return atomic_long_read(&limbo_frames);
-}
-
-unsigned int limbo_generation(void)
-{
-	return atomic_read(&generation);
-}
-
-/*
- * Waits until a frame has left limbo since @gen was read, or until @deadline, in
- * jiffies. 0, -ETIMEDOUT, or -EINTR at a fatal signal.
- */
-int limbo_wait(unsigned int gen, unsigned long deadline)
-{
-	long left = deadline - jiffies;
-
-	if (left <= 0)
-		return -ETIMEDOUT;
-	left = wait_event_killable_timeout(limbo_waiters, limbo_generation() != gen, left);
-	if (left < 0)
-		return -EINTR;
-	return left ? 0 : -ETIMEDOUT;
 }
 
 /*
@@ -111,7 +87,6 @@ static void leave(struct node_pool *node, struct frame *f, bool pinned)
 	atomic_long_dec(&block->limbo);
 	block_put(block);
 	atomic_long_dec(&limbo_frames);
-	atomic_inc(&generation);
 }
 
 static void look(struct work_struct *work)
@@ -136,7 +111,7 @@ static void look(struct work_struct *work)
 		some = true;
 	}
 	if (some)
-		wake_up_all(&limbo_waiters);
+		room_made();
 
 	spin_lock(&node->lock);
 	list_splice(&pinned, &node->limbo);

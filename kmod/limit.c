@@ -91,6 +91,7 @@ int limit_set(u64 bytes)
 		held_to_system(node_of(nid), GIVE_ALL, 0, limit_excess());
 	cleaners_resume();
 	reserve_fill();
+	room_made();
 	return err;
 }
 

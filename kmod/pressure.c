@@ -38,6 +38,8 @@ static unsigned long shrink_scan(struct shrinker *shrinker, struct shrink_contro
 
 	sc->nr_scanned = gone;
 	atomic64_add(gone, &events.pressure_freed);
+	if (gone)
+		room_made();
 	compat_reclaimed_pages(gone << FRAME_ORDER);
 	return gone ?: SHRINK_STOP;
 }
@@ -50,6 +52,8 @@ static int out_of_memory_soon(struct notifier_block *nb, unsigned long unused, v
 	for_each_node(nid)
 		gone += held_to_system(node_of(nid), GIVE_SPARE, 0, ULONG_MAX);
 	atomic64_add(gone, &events.pressure_freed);
+	if (gone)
+		room_made();
 	*(unsigned long *)freed += gone << FRAME_ORDER;
 	return NOTIFY_OK;
 }

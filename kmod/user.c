@@ -108,6 +108,7 @@ int user_limit_set(u64 bytes)
 	if (bytes && (bytes < FRAME_BYTES || bytes > limit_machine_bytes(NUMA_NO_NODE)))
 		return -EINVAL;
 	WRITE_ONCE(user_max_frames, bytes >> PMD_SHIFT);
+	room_made();
 	return 0;
 }
 

@@ -96,7 +96,9 @@ TEST_F(limbo, one_frame)
 	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
 	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 2000));
 	ASSERT_EQ((long long)(4 * self->frame), attr_read("held_bytes"));
-	ASSERT_EQ(0, device_info(self->dev, &info));
+	/* Nothing is paid for that is held; the charge ends right after it came there. */
+	for (int i = 0; i < 400 && !device_info(self->dev, &info) && info.opener_bytes; i++)
+		sleep_ms(5);
 	ASSERT_EQ(0, info.opener_bytes);
 }
 

@@ -142,6 +142,79 @@ TEST_F(budget, alloc_waits_for_limbo)
 	close(alice);
 }
 
+/* What ends a wait for limbo, other than limbo: which of them, and of what. */
+struct relief {
+	enum { USER_RAISED, OPENER_RAISED, MODULE_RAISED, BLOCK_CLOSED, RELIEFS } what;
+	__u64 frame;
+	int dev;
+	int block;
+	int ret;
+};
+
+static void *relieve_later(void *arg)
+{
+	struct relief *r = arg;
+
+	sleep_ms(300);
+	switch (r->what) {
+	case USER_RAISED:
+		r->ret = attr_write("user_max_bytes", 8 * r->frame);
+		break;
+	case OPENER_RAISED:
+		r->ret = device_limit(r->dev, 8 * r->frame, NULL);
+		break;
+	case MODULE_RAISED:
+		r->ret = attr_write("max_bytes", 8 * r->frame);
+		break;
+	default:
+		r->ret = close(r->block);
+	}
+	return NULL;
+}
+
+/* Who waits for limbo is served as well when there is room without it, and at once. */
+TEST_F_TIMEOUT(budget, room_without_limbo, 60)
+{
+	struct relief r = {.frame = self->frame};
+	int ends[2], ret;
+
+	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "20000"));
+	r.dev = open_as(ALICE);
+	for (unsigned int what = 0; what < RELIEFS; what++) {
+		__u64 len = 4 * self->frame, took;
+		pthread_t thread;
+
+		r.what = what;
+		ASSERT_EQ(0, attr_write("max_bytes",
+					what == MODULE_RAISED ? len : (__u64)self->max_bytes));
+		ASSERT_EQ(0, attr_write("user_max_bytes", what == USER_RAISED ? len : 0));
+		ASSERT_EQ(0, device_limit(r.dev,
+					  what == OPENER_RAISED || what == BLOCK_CLOSED ? len : 0,
+					  NULL));
+		ASSERT_EQ(0, pipe2(ends, O_CLOEXEC));
+		ASSERT_EQ(0, strand(r.dev, self->frame, 1, ends[1]));
+		if (what == BLOCK_CLOSED) {
+			r.block = block_alloc(r.dev, self->frame);
+			ASSERT_LE(0, r.block);
+			len -= self->frame;
+		}
+		ASSERT_EQ(0, pthread_create(&thread, NULL, relieve_later, &r));
+		took = timed_alloc(r.dev, len, 0, &ret);
+		pthread_join(thread, NULL);
+		ASSERT_EQ(0, r.ret);
+		ASSERT_EQ((long long)self->frame, attr_read("limbo_bytes"));
+		ASSERT_EQ(0, ret)
+		{
+			TH_LOG("%u: %s", what, strerror(-ret));
+		}
+		ASSERT_LE(250, took);
+		ASSERT_GE(5000, took);
+		close_pipe(ends);
+		ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 5000));
+	}
+	close(r.dev);
+}
+
 /* Nobody waits for limbo that is another's, or that would not be enough. */
 TEST_F(budget, limbo_that_does_not_help)
 {
