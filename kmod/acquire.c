@@ -91,16 +91,9 @@ static void saw_runs(struct request *req, struct list_head *runs)
 unsigned long take_fresh(struct request *req, struct node_pool *node, unsigned long nr, bool some,
 			 gfp_t gfp, struct list_head *runs, int *err)
 {
-	unsigned long take = limit_take(nr, some), got = 0, room;
+	unsigned long take = room_take(nr, some, err), got = 0;
 	LIST_HEAD(mine);
 
-	*err = take < nr ? -ENOSPC : 0;
-	room = floor_take(take, some);
-	if (room < take) {
-		*err = -ENOMEM;
-		limit_give(take - room);
-		take = room;
-	}
 	if (take)
 		got = fresh_runs(node, take, gfp, &mine);
 	limit_give(take - got);

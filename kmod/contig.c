@@ -156,11 +156,6 @@ static unsigned long own_within(const struct own *own, unsigned long key, unsign
 	return got;
 }
 
-static unsigned long room_left(void)
-{
-	return min(limit_left(), floor_left());
-}
-
 /*
  * Makes it possible to take @nr more frames from limit and floor, by giving back held
  * memory, of any node, but none if all of it were not enough.
@@ -202,15 +197,11 @@ static int take_window(struct search *search, struct scan *scan, unsigned long k
 		frames_to_system(&search->mine);
 	if (missing != nr - own_within(&search->own, key, nr)) {
 		err = -EAGAIN;
-	} else if (missing && (!make_room(missing) || !limit_take(missing, false))) {
+	} else if (missing && !make_room(missing)) {
 		err = -ENOSPC;
-	} else if (missing && !floor_take(missing, false)) {
-		limit_give(missing);
-		err = -ENOMEM;
-	} else if (missing) {
+	} else if (missing && room_take(missing, false, &err)) {
 		got = scan_take(scan, &search->own, key, &mine);
-		floor_arrived(missing - got);
-		limit_give(missing - got);
+		room_give(missing - got);
 		search->req->fresh |= got;
 		if (got < missing)
 			err = fatal_signal_pending(current) ? -EINTR : -EBUSY;

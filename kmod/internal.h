@@ -30,7 +30,7 @@
  *
  * Who is charged, when. ALLOC takes frames from the opener, the user and, with
  * memlock=Y, his RLIMIT_MEMLOCK (charge_take()) before it looks for any; then what
- * is not held comes out of max_bytes (limit_take()) before the system is asked.
+ * is not held comes out of max_bytes (room_take()) before the system is asked.
  * Whatever fails gives all of it back. A block's frames are charged until they are
  * held again or with the system, limbo and quarantine included. max_bytes counts what is held, too,
  * until the system has it back or for ever (frames_to_system(), frame_retire()).
@@ -417,16 +417,16 @@ unsigned long limbo_total(void);
 /* limit.c */
 void limit_init(u64 bytes);
 u64 limit_machine_bytes(int nid);
-unsigned long limit_take(unsigned long nr, bool some);
 void limit_give(unsigned long nr);
 unsigned long limit_left(void);
 unsigned long limit_excess(void);
 u64 limit_max_bytes(void);
 u64 limit_managed_bytes(void);
 int limit_set(u64 bytes);
-unsigned long floor_take(unsigned long nr, bool some);
 void floor_arrived(unsigned long nr);
-unsigned long floor_left(void);
+unsigned long room_take(unsigned long nr, bool some, int *err);
+void room_give(unsigned long nr);
+unsigned long room_left(void);
 
 /* user.c */
 struct pool_user *user_get(const struct cred *cred);

@@ -29,7 +29,7 @@ u64 limit_machine_bytes(int nid)
 }
 
 /* Takes @nr frames, or as many as there are if @some will do. Returns how many. */
-unsigned long limit_take(unsigned long nr, bool some)
+static unsigned long limit_take(unsigned long nr, bool some)
 {
 	long old = atomic_long_read(&managed);
 	unsigned long take;
@@ -117,7 +117,7 @@ static unsigned long floor_room(void)
  * As limit_take(), from what the floor leaves. What is taken counts as coming until
  * floor_arrived(), so that two who ask at once do not both get the last of it.
  */
-unsigned long floor_take(unsigned long nr, bool some)
+static unsigned long floor_take(unsigned long nr, bool some)
 {
 	long old = atomic_long_read(&coming);
 	unsigned long take;
@@ -132,18 +132,47 @@ unsigned long floor_take(unsigned long nr, bool some)
 	return take;
 }
 
-/* @nr frames are there, or will not come. */
+/* @nr frames are there. */
 void floor_arrived(unsigned long nr)
 {
 	atomic_long_sub(nr, &coming);
 }
 
-/* How many frames could be taken now. */
-unsigned long floor_left(void)
+static unsigned long floor_left(void)
 {
 	unsigned long room = floor_room(), now = atomic_long_read(&coming);
 
 	return room > now ? room - now : 0;
+}
+
+/*
+ * Takes what the system is then asked for: @nr frames of limit and floor, or as many as
+ * both leave if @some will do. Returns how many; with fewer than @nr, *@err is what was
+ * in the way, -ENOSPC or -ENOMEM. Each ends with floor_arrived(), or room_give().
+ */
+unsigned long room_take(unsigned long nr, bool some, int *err)
+{
+	unsigned long take = limit_take(nr, some), room = floor_take(take, some);
+
+	*err = take < nr ? -ENOSPC : 0;
+	if (room < take) {
+		*err = -ENOMEM;
+		limit_give(take - room);
+	}
+	return room;
+}
+
+/* @nr frames that were taken will not come. */
+void room_give(unsigned long nr)
+{
+	floor_arrived(nr);
+	limit_give(nr);
+}
+
+/* How many frames could be taken now. */
+unsigned long room_left(void)
+{
+	return min(limit_left(), floor_left());
 }
 
 /* @bytes: at least a frame, at most what the machine has; 0: the default. */

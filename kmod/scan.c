@@ -19,6 +19,7 @@
 
 #include "compat.h"
 #include "internal.h"
+#include "trace.h"
 
 /* Others' pages are migrated with the means of an ordinary user allocation. */
 #define GFP_SCAN (GFP_HIGHUSER | __GFP_ZERO | __GFP_NOWARN | __GFP_RETRY_MAYFAIL)
@@ -363,6 +364,20 @@ static bool take_frame(struct scan *scan, unsigned long key, struct list_head *r
 	return true;
 }
 
+/* Takes what is not own of the frames from @from on, as far as @nr, upward or downward. */
+static bool take_frames(struct scan *scan, const struct own *own, unsigned long from, long step,
+			unsigned long nr, struct list_head *runs, unsigned long *got)
+{
+	for (; nr; nr--, from += step) {
+		if (own_end(own, from))
+			continue;
+		if (!take_frame(scan, from, runs))
+			return false;
+		++*got;
+	}
+	return true;
+}
+
 /*
  * Takes the frames of the window at @key that are not own ones, as private runs
  * appended to @runs, beginning beside the longest own stretch in it, so that this one
@@ -371,32 +386,23 @@ static bool take_frame(struct scan *scan, unsigned long key, struct list_head *r
 unsigned long scan_take(struct scan *scan, const struct own *own, unsigned long key,
 			struct list_head *runs)
 {
-	unsigned long end = key + scan->nr, from = key, longest = 0, at, after, got = 0;
+	unsigned long end = key + scan->nr, from = key, longest = 0, missing = 0, at, after;
+	unsigned long got = 0;
 
 	atomic64_inc(&events.scan_windows);
 	for (at = key; at < end; at = after) {
 		after = own_end(own, at);
 		if (!after) {
 			after = at + 1;
+			missing++;
 		} else if (min(after, end) - at > longest) {
 			longest = min(after, end) - at;
 			from = at;
 		}
 	}
-	for (at = from; at < end; at++) {
-		if (own_end(own, at))
-			continue;
-		if (!take_frame(scan, at, runs))
-			return got;
-		got++;
-	}
-	for (at = from; at > key; at--) {
-		if (own_end(own, at - 1))
-			continue;
-		if (!take_frame(scan, at - 1, runs))
-			return got;
-		got++;
-	}
+	if (take_frames(scan, own, from, 1, end - from, runs, &got))
+		take_frames(scan, own, from - 1, -1, from - key, runs, &got);
+	trace_fresh(scan->node->nid, missing, got);
 	return got;
 }
 
@@ -408,17 +414,18 @@ unsigned long scan_take(struct scan *scan, const struct own *own, unsigned long 
  */
 unsigned long scan_frames(struct node_pool *node, unsigned long nr, struct list_head *runs)
 {
-	unsigned long take = limit_take(nr, true), room = floor_take(take, true), got = 0, key;
 	const struct own none = {};
+	unsigned long take, got = 0, key;
 	struct scan scan;
 	u64 spent_ns = 0;
+	int err;
 
-	if (room && !scan_begin(&scan, node, 1, 1, &spent_ns)) {
-		while (got < room && scan_window(&scan, &none, &key))
+	take = room_take(nr, true, &err);
+	if (take && !scan_begin(&scan, node, 1, 1, &spent_ns)) {
+		while (got < take && scan_window(&scan, &none, &key))
 			got += scan_take(&scan, &none, key, runs);
 		scan_end(&scan, &spent_ns);
 	}
-	floor_arrived(room - got);
-	limit_give(take - got);
+	room_give(take - got);
 	return got;
 }

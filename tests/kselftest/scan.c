@@ -8,6 +8,7 @@
  * request may fail where it else must not; everything else holds there, too.
  */
 #include <pthread.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 
 #include "binpool_test.h"
@@ -15,6 +16,8 @@
 
 /* A frame's migration is waited for; under emulation, with others at work, that is long. */
 #define SLACK_MS 20000
+
+#define TRACEFS "/sys/kernel/tracing/"
 
 FIXTURE(scan)
 {
@@ -108,6 +111,48 @@ TEST_F_TIMEOUT(scan, among_movable_pages, 300)
 		ASSERT_LT(ns, attr_read("scan_ns"));
 		ASSERT_LT(windows, attr_read("scan_windows"));
 	}
+}
+
+/* Bytes that the events of @name in the trace speak of; -1: they cannot be read. */
+static long long traced_bytes(const char *name)
+{
+	FILE *f = fopen(TRACEFS "trace", "re");
+	long long sum = 0;
+	char line[512];
+
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f)) {
+		const char *event = strstr(line, name),
+			   *bytes = event ? strstr(event, " bytes=") : NULL;
+
+		if (bytes)
+			sum += strtoll(bytes + 7, NULL, 10);
+	}
+	fclose(f);
+	return sum;
+}
+
+/* Frames of a certain place are traced as they come, like all others. */
+TEST_F_TIMEOUT(scan, traced_as_fresh, 300)
+{
+	struct binpool_alloc a = alloc_request(256 * MIB, BINPOOL_ALLOC_CONTIG);
+	long long windows = attr_read("scan_windows"), managed;
+
+	if (mount("tracefs", TRACEFS, "tracefs", 0, NULL) && errno != EBUSY)
+		SKIP(return, "the kernel has no tracefs");
+	ASSERT_EQ(0, text_write(TRACEFS "events/binpool/fresh/enable", "1"));
+	ASSERT_EQ(0, text_write(TRACEFS "events/binpool/free/enable", "1"));
+	close(open(TRACEFS "trace", O_WRONLY | O_TRUNC | O_CLOEXEC));
+	managed = attr_read("managed_bytes");
+	device_alloc(self->dev, &a);
+	managed = attr_read("managed_bytes") - managed;
+	text_write(TRACEFS "events/binpool/fresh/enable", "0");
+	text_write(TRACEFS "events/binpool/free/enable", "0");
+	close(a.fd);
+	if (self->scans)
+		ASSERT_LT(windows, attr_read("scan_windows"));
+	ASSERT_EQ(managed, traced_bytes(": fresh:") - traced_bytes(": free:"));
 }
 
 /* What another owner leaves in such memory, nobody sees; nor what strangers left. */
