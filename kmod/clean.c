@@ -11,9 +11,11 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/cpumask.h>
 #include <linux/freezer.h>
 #include <linux/kthread.h>
 #include <linux/sched.h>
+#include <linux/sched/isolation.h>
 #include <linux/slab.h>
 #include <linux/topology.h>
 
@@ -150,31 +152,50 @@ void cleaners_resume(void)
 }
 
 /*
- * Starts @node's threads on its CPUs. A node whose memory comes later has none: its
- * memory is cleaned when it is wanted.
+ * Where @node's threads may run: on its CPUs, but not on those that were set apart for
+ * others' work (isolcpus=, nohz_full=). If that leaves none, on another node's.
+ */
+static void choose_cpus(const struct node_pool *node, struct cpumask *cpus)
+{
+	/* What isolcpus= began may change at run time, in later kernels. */
+	rcu_read_lock();
+	cpumask_and(cpus, housekeeping_cpumask(HK_TYPE_DOMAIN), housekeeping_cpumask(HK_TYPE_TICK));
+	rcu_read_unlock();
+	if (cpumask_intersects(cpus, cpumask_of_node(node->nid)))
+		cpumask_and(cpus, cpus, cpumask_of_node(node->nid));
+	if (!cpumask_intersects(cpus, cpu_online_mask))
+		cpumask_copy(cpus, cpu_possible_mask);
+}
+
+/*
+ * Starts @node's threads. A node whose memory comes later has none: its memory is
+ * cleaned when it is wanted.
  */
 int cleaners_init(struct node_pool *node)
 {
-	const struct cpumask *cpus = cpumask_of_node(node->nid);
+	cpumask_var_t cpus;
 	unsigned int i;
 
 	init_waitqueue_head(&node->dirty_wait);
 	if (!node_state(node->nid, N_MEMORY))
 		return 0;
 	node->cleaners = kcalloc(clean_threads + 1, sizeof(*node->cleaners), GFP_KERNEL);
-	if (!node->cleaners)
+	if (!node->cleaners || !alloc_cpumask_var(&cpus, GFP_KERNEL))
 		return -ENOMEM;
+	choose_cpus(node, cpus);
 	for (i = 0; i < clean_threads; i++) {
 		struct task_struct *task = kthread_create_on_node(cleaner, node, node->nid,
 								  "binpool/%d:%u", node->nid, i);
 
-		if (IS_ERR(task))
+		if (IS_ERR(task)) {
+			free_cpumask_var(cpus);
 			return PTR_ERR(task);
-		if (!cpumask_empty(cpus))
-			set_cpus_allowed_ptr(task, cpus);
+		}
+		set_cpus_allowed_ptr(task, cpus);
 		node->cleaners[i] = task;
 		wake_up_process(task);
 	}
+	free_cpumask_var(cpus);
 	return 0;
 }
 

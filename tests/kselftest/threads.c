@@ -7,7 +7,7 @@
 
 #include "empty.h"
 
-/* Threads: "binpool/N:i", as many as were asked for, of low priority, on node N's CPUs. */
+/* Threads: "binpool/N:i", as many as were asked for, of low priority. */
 
 /* A line of /proc/PID/status that begins with @field; "" if there is none. */
 static void status_line(const char *pid, const char *field, char *value, size_t len)
@@ -48,6 +48,49 @@ static pid_t thread_of(unsigned int nid)
 	return found;
 }
 
+/* The CPUs of a list in a file, "0-2,5"; none if it is empty, or not there. */
+static cpu_set_t cpus_read(const char *path)
+{
+	char text[256], *at = text;
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	if (text_read(path, text, sizeof(text)) < 0)
+		return cpus;
+	while (*at >= '0' && *at <= '9') {
+		size_t from = strtoul(at, &at, 10), to = from;
+
+		if (*at == '-')
+			to = strtoul(at + 1, &at, 10);
+		for (size_t i = from; i <= to; i++)
+			CPU_SET(i, &cpus);
+		at += *at == ',';
+	}
+	return cpus;
+}
+
+/* Where the threads of a node shall run: its CPUs, without those set apart. */
+static cpu_set_t cpus_of(unsigned int node)
+{
+	static const char *const apart[] = {
+		"/sys/devices/system/cpu/isolated",
+		"/sys/devices/system/cpu/nohz_full",
+	};
+	cpu_set_t house = cpus_read("/sys/devices/system/cpu/possible"), own;
+	char path[128];
+
+	for (size_t i = 0; i < ARRAY_SIZE(apart); i++) {
+		cpu_set_t those = cpus_read(apart[i]);
+
+		CPU_AND(&those, &those, &house);
+		CPU_XOR(&house, &house, &those);
+	}
+	snprintf(path, sizeof(path), "/sys/devices/system/node/node%u/cpulist", node);
+	own = cpus_read(path);
+	CPU_AND(&own, &own, &house);
+	return CPU_COUNT(&own) ? own : house;
+}
+
 /* How many there are; -1 if one is not as it should be. */
 static int threads_count(void)
 {
@@ -57,8 +100,10 @@ static int threads_count(void)
 	if (!proc)
 		return -1;
 	for (struct dirent *e = readdir(proc); e; e = readdir(proc)) {
-		char name[64], cpus[256], path[128], want[256] = "";
 		unsigned int node, number;
+		cpu_set_t cpus, want;
+		char name[64];
+		int nice;
 
 		if (e->d_name[0] < '1' || e->d_name[0] > '9')
 			continue;
@@ -66,13 +111,12 @@ static int threads_count(void)
 		if (sscanf(name, "binpool/%u:%u", &node, &number) != 2)
 			continue;
 		count++;
-		status_line(e->d_name, "Cpus_allowed_list", cpus, sizeof(cpus));
-		snprintf(path, sizeof(path), "/sys/devices/system/node/node%u/cpulist", node);
-		text_read(path, want, sizeof(want));
-		want[strcspn(want, "\n")] = '\0';
-		if (strcmp(cpus, want) || getpriority(PRIO_PROCESS, (id_t)atoi(e->d_name)) != 19) {
-			fprintf(stderr, "# %s: CPUs %s of %s, nice %d\n", name, cpus, want,
-				getpriority(PRIO_PROCESS, (id_t)atoi(e->d_name)));
+		want = cpus_of(node);
+		nice = getpriority(PRIO_PROCESS, (id_t)atoi(e->d_name));
+		if (sched_getaffinity(atoi(e->d_name), sizeof(cpus), &cpus) ||
+		    !CPU_EQUAL(&cpus, &want) || nice != 19) {
+			fprintf(stderr, "# %s: %d CPUs, %d wanted; nice %d\n", name,
+				CPU_COUNT(&cpus), CPU_COUNT(&want), nice);
 			count = -1;
 			break;
 		}
