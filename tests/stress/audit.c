@@ -159,7 +159,8 @@ static void audit_bins(void)
 static void audit_sums(void)
 {
 	static const char *const of_nodes[] = {
-		"active_bytes", "held_bytes", "held_clean_bytes", "limbo_bytes", "retired_bytes",
+		"active_bytes", "held_bytes",	 "held_clean_bytes",
+		"limbo_bytes",	"retired_bytes", "quarantine_bytes",
 	};
 	__u64 end = now_ms() + SETTLE_MS;
 	long long managed, parts;
@@ -181,6 +182,21 @@ static void audit_sums(void)
 	}
 }
 
+/* What closed blocks left of whose memory the addresses were told, and nothing else. */
+static void audit_quarantine(void)
+{
+	__u64 end = now_ms() + SETTLE_MS, most, least;
+	long long now;
+
+	do {
+		least = quarantine_of(0, 0, &most);
+		now = attr_read("quarantine_bytes");
+	} while ((now < (long long)least || now > (long long)most) && now_ms() < end);
+	if (now < (long long)least || now > (long long)most)
+		report(CHECK_QUARANTINE, "%lld bytes in quarantine, %llu to %llu were told", now,
+		       (unsigned long long)least, (unsigned long long)most);
+}
+
 /* All workers are parked, and without pins. */
 void audit_paused(int dev)
 {
@@ -197,6 +213,7 @@ void audit_paused(int dev)
 	if (active != (long long)live)
 		report(CHECK_COUNTERS, "%lld bytes active, blocks have %llu", active,
 		       (unsigned long long)live);
+	audit_quarantine();
 	audit_sums();
 	audit_bins();
 	audit_running(dev);

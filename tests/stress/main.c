@@ -81,6 +81,10 @@ static void prepare(const struct options *options)
 		      PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (shared == MAP_FAILED)
 		exit(1);
+	shared->told = mmap(NULL, claims * sizeof(shared->told[0]), PROT_READ | PROT_WRITE,
+			    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (shared->told == MAP_FAILED)
+		exit(1);
 	shared->options = *options;
 	shared->frame = info.frame_bytes;
 	shared->page = page_bytes();
@@ -199,6 +203,7 @@ static const struct {
 	[PLANT_STALE_WORD] = {"a stale word in a new block", CHECK_ZERO},
 	[PLANT_FOREIGN_WRITE] = {"another's word in a block", CHECK_DATA},
 	[PLANT_FRAME_TWICE] = {"a frame in two blocks", CHECK_FRAMES},
+	[PLANT_RELEASED_EARLY] = {"a frame out of quarantine", CHECK_QUARANTINE},
 	[PLANT_ERRNO] = {"an error that is not documented", CHECK_ERRNO},
 	[PLANT_HIDDEN_BLOCK] = {"a block that nobody has", CHECK_COUNTERS},
 	[PLANT_WRONG_OPENER] = {"a block on another's account", CHECK_OPENERS},

@@ -63,6 +63,7 @@ void slot_claim(struct slot *slot, const struct view *view)
 		if (planted(PLANT_FRAME_TWICE))
 			atomic_store(&shared->claims[frame], claim(slot->id) + 1);
 		claim_one(frame, claim(slot->id));
+		quarantine_look(frame, slot->id);
 		slot->frames[i] = frame;
 	}
 }

@@ -38,6 +38,7 @@ enum check {
 	CHECK_ZERO,
 	CHECK_DATA,
 	CHECK_FRAMES,
+	CHECK_QUARANTINE,
 	CHECK_ERRNO,
 	CHECK_COUNTERS,
 	CHECK_OPENERS,
@@ -52,6 +53,7 @@ enum plant {
 	PLANT_STALE_WORD,
 	PLANT_FOREIGN_WRITE,
 	PLANT_FRAME_TWICE,
+	PLANT_RELEASED_EARLY,
 	PLANT_ERRNO,
 	PLANT_HIDDEN_BLOCK,
 	PLANT_WRONG_OPENER,
@@ -82,6 +84,7 @@ enum op {
 	OP_RECEIVE,
 	OP_FORK,
 	OP_EXPORT,
+	OP_PHYS,
 	OP_TRIM,
 	OP_LIMIT,
 	OP_INFO,
@@ -134,6 +137,7 @@ struct shared {
 	atomic_ullong tried[OPS];
 	atomic_uint reports[CHECKS];
 	struct worker_shared workers[WORKERS_MAX];
+	atomic_ullong *told; /* by number of the frame: see ops_phys.c */
 	__u64 nr_claims;
 	atomic_ullong claims[]; /* by number of the frame in memory: claim(), 0: nobody's */
 };
@@ -291,12 +295,16 @@ bool op_send(struct task *task, struct slot *slot);
 bool op_receive(struct task *task, struct slot *slot);
 bool op_fork(struct task *task, struct slot *slot);
 bool op_export(struct task *task, struct slot *slot);
+bool op_phys(struct task *task, struct slot *slot);
 bool op_trim(struct task *task, struct slot *slot);
 bool op_limit(struct task *task, struct slot *slot);
 bool op_info(struct task *task, struct slot *slot);
 bool op_query(struct task *task, struct slot *slot);
 void pins_release(struct task *task);
 void inboxes_drain(void);
+__u64 quarantine_of(__u64 mask, __u64 opener, __u64 *most);
+void quarantine_look(__u64 frame, __u64 id);
+void quarantine_end(void);
 
 /* admin.c */
 void admin_start(void);

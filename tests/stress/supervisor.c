@@ -161,6 +161,8 @@ static bool gone(const struct worker_shared *w)
 /* Lets all pause, and counts. */
 static void pause_and_audit(int dev)
 {
+	static unsigned int pauses;
+
 	atomic_fetch_add(&shared->pause, 1);
 	if (all_workers(parked, "pause")) {
 		reap();
@@ -168,6 +170,9 @@ static void pause_and_audit(int dev)
 		atomic_store(&shared->audit, true);
 		all_workers(audited, "ask its openers");
 		atomic_store(&shared->audit, false);
+		/* In between it piles up, and openers pay for it. */
+		if (++pauses % 2)
+			quarantine_end();
 	}
 	atomic_fetch_add(&shared->pause, 1);
 }
@@ -249,6 +254,7 @@ void supervise(void)
 	if (hog > 0)
 		waitpid(hog, NULL, 0);
 	inboxes_drain();
+	quarantine_end();
 	admin_end();
 	close(dev);
 	if (!attr_becomes("active_bytes", 0, 5000))

@@ -37,6 +37,7 @@ static const struct operation {
 	[OP_RECEIVE] = {op_receive, 4, SLOT_FREE},
 	[OP_FORK] = {op_fork, 1, SLOT_USED},
 	[OP_EXPORT] = {op_export, 3, SLOT_USED},
+	[OP_PHYS] = {op_phys, 2, SLOT_USED},
 	[OP_TRIM] = {op_trim, 1, SLOT_NONE},
 	[OP_LIMIT] = {op_limit, 1, SLOT_NONE},
 	[OP_INFO] = {op_info, 2, SLOT_NONE},
@@ -103,11 +104,20 @@ static void step(struct task *task)
 	}
 }
 
-static bool opener_is(unsigned int opener, __u64 opener_bytes, __u64 user_bytes,
+/* Whether @bytes are what blocks with this key have, and what is in quarantine of such. */
+static bool paid_for(__u64 bytes, __u64 blocks, __u64 mask, __u64 key)
+{
+	__u64 most, least = quarantine_of(mask, key, &most);
+
+	return bytes >= blocks + least && bytes <= blocks + most;
+}
+
+static bool opener_is(unsigned int opener, __u64 of_opener, __u64 of_user, __u64 key,
 		      struct binpool_info *info)
 {
-	return !device_info(worker.dev[opener], info) && info->opener_bytes == opener_bytes &&
-	       (!opener || info->user_bytes == user_bytes);
+	return !device_info(worker.dev[opener], info) &&
+	       paid_for(info->opener_bytes, of_opener, ~0ULL, key) &&
+	       (!opener || paid_for(info->user_bytes, of_user, OPENER_USER_MASK, key));
 }
 
 /*
@@ -123,9 +133,9 @@ static void audit_openers(void)
 		__u64 end = now_ms() + 3000;
 		struct binpool_info info = {0};
 
-		while (!opener_is(i, of_opener, of_user, &info) && now_ms() < end)
+		while (!opener_is(i, of_opener, of_user, key, &info) && now_ms() < end)
 			sleep_ms(5);
-		if (!opener_is(i, of_opener, of_user, &info))
+		if (!opener_is(i, of_opener, of_user, key, &info))
 			report(CHECK_OPENERS,
 			       "opener %u of worker %u: %llu, blocks have %llu; user %llu, %llu", i,
 			       worker.number, (unsigned long long)info.opener_bytes,
