@@ -24,8 +24,6 @@
 #define WALK_BATCH 64
 
 unsigned int nr_bins;
-static bool hold = true;
-static bool suspended; /* nothing is held while the system hibernates */
 
 /* The smallest bin all of whose runs have at least @nr frames. */
 static unsigned int serving_bin(unsigned long nr)
@@ -146,22 +144,6 @@ static void join_and_link(struct node_pool *node, struct frame *run)
 }
 
 /*
- * Whether what comes back to @node is held. Without holding only the reserve is: what
- * turns out to be too much goes right after.
- */
-static bool may_hold(const struct node_pool *node)
-{
-	lockdep_assert_held(&node->lock);
-	return (hold || node->reserve) && !suspended && !limit_excess();
-}
-
-static void only_reserve_unless_holding(struct node_pool *node)
-{
-	if (!holding())
-		held_to_system(node, GIVE_SPARE, 0, ULONG_MAX);
-}
-
-/*
  * Holds a private run that was counted as active. It is refused (false) if nothing is
  * to be held, or while more is managed than the limit allows.
  */
@@ -173,7 +155,7 @@ static bool put_run(struct frame *run)
 	run->since = jiffies;
 	spin_lock(&node->lock);
 	node->stats.active -= run->nr;
-	put = may_hold(node);
+	put = held_wanted(node);
 	if (put)
 		join_and_link(node, run);
 	else
@@ -195,7 +177,7 @@ void held_return(struct list_head *runs)
 
 		list_del_init(&run->link);
 		if (put_run(run))
-			only_reserve_unless_holding(node);
+			held_excess_to_system(node);
 		else
 			list_add_tail(&run->link, &gone);
 		cond_resched();
@@ -221,8 +203,8 @@ static unsigned long skip_to_end(const struct frame *run, unsigned long nr, unsi
  * Makes @nr frames of a held run, from @skip on, private and active; the rest
  * stays held. Cheapest is to take the end: the run keeps its place in the index.
  */
-static struct frame *carve(struct node_pool *node, struct frame *run, unsigned long skip,
-			   unsigned long nr)
+struct frame *held_carve(struct node_pool *node, struct frame *run, unsigned long skip,
+			 unsigned long nr)
 {
 	struct frame *rest;
 
@@ -260,7 +242,7 @@ struct frame *held_take_dirty(struct node_pool *node)
 	spin_lock(&node->lock);
 	run = longest(&node->held[false]);
 	if (run) {
-		run = carve(node, run, run->nr - 1, 1);
+		run = held_carve(node, run, run->nr - 1, 1);
 		node->stats.active--;
 		node->stats.held++;
 	}
@@ -278,14 +260,14 @@ void held_put_cleaned(struct frame *f)
 	f->clean = true;
 	spin_lock(&node->lock);
 	node->stats.held--;
-	put = may_hold(node);
+	put = held_wanted(node);
 	if (put)
 		join_and_link(node, f);
 	else
 		node->stats.active++;
 	node_unlock(node);
 	if (put) {
-		only_reserve_unless_holding(node);
+		held_excess_to_system(node);
 		return;
 	}
 	list_add(&f->link, &gone);
@@ -328,7 +310,7 @@ struct frame *held_take(struct node_pool *node, unsigned long nr, unsigned long 
 	spin_lock(&node->lock);
 	run = best(&node->held[true], nr, align) ?: best(&node->held[false], nr, align);
 	if (run)
-		run = carve(node, run, skip_to_end(run, nr, align), nr);
+		run = held_carve(node, run, skip_to_end(run, nr, align), nr);
 	node_unlock(node);
 	return run;
 }
@@ -345,7 +327,7 @@ static unsigned long take_part(struct node_pool *node, struct frame *run, unsign
 
 	lockdep_assert_held(&node->lock);
 	if (skip < nr && key < to) {
-		run = carve(node, run, skip, min(nr - skip, to - key - skip));
+		run = held_carve(node, run, skip, min(nr - skip, to - key - skip));
 		list_add_tail(&run->link, runs);
 	}
 	return nr;
@@ -444,7 +426,7 @@ unsigned long held_gather(struct node_pool *node, unsigned long nr, struct list_
 			if (run) {
 				unsigned long n = min(run->nr, nr - got);
 
-				run = carve(node, run, run->nr - n, n);
+				run = held_carve(node, run, run->nr - n, n);
 			}
 			node_unlock(node);
 		}
@@ -468,130 +450,4 @@ unsigned long held_in_bin(struct node_pool *node, unsigned int bin, bool clean_o
 		nr += node->held[false].frames[bin];
 	spin_unlock(&node->lock);
 	return nr;
-}
-
-/* Whether nobody has wanted @run for so long that the system may have it. */
-static bool idle(const struct frame *run)
-{
-	return time_after(jiffies, run->since + msecs_to_jiffies(keep_ms));
-}
-
-/*
- * The run that goes back first: dirty before clean, short before long ones, the
- * one that came first of a bin.
- */
-static struct frame *least_wanted(struct node_pool *node, enum give what)
-{
-	struct frame *run;
-	unsigned int bin;
-	int clean;
-
-	lockdep_assert_held(&node->lock);
-	for (clean = 0; clean < 2; clean++) {
-		struct bins *bins = &node->held[clean];
-
-		for_each_set_bit(bin, bins->filled, nr_bins) {
-			run = list_last_entry(&bins->list[bin], struct frame, link);
-			if (what != GIVE_IDLE || idle(run))
-				return run;
-		}
-	}
-	return NULL;
-}
-
-/* At least how many frames GIVE_IDLE would give back. */
-unsigned long held_idle(struct node_pool *node)
-{
-	unsigned long nr = 0;
-	unsigned int bin;
-	int clean;
-
-	spin_lock(&node->lock);
-	for (clean = 0; clean < 2; clean++) {
-		struct bins *bins = &node->held[clean];
-
-		for_each_set_bit(bin, bins->filled, nr_bins) {
-			struct frame *run = list_last_entry(&bins->list[bin], struct frame, link);
-
-			if (idle(run))
-				nr += run->nr;
-		}
-	}
-	nr = min(nr, node_spare(node));
-	spin_unlock(&node->lock);
-	return nr;
-}
-
-/*
- * Gives held frames of @node back to the system until at most @keep are held or
- * @nr went. Returns how many went. The beginning of a run goes first: its end is
- * what is handed out, and hot.
- */
-unsigned long held_to_system(struct node_pool *node, enum give what, unsigned long keep,
-			     unsigned long nr)
-{
-	unsigned long gone = 0;
-
-	while (gone < nr) {
-		struct frame *run = NULL;
-		unsigned long room;
-		LIST_HEAD(runs);
-
-		spin_lock(&node->lock);
-		room = node->stats.held > keep ? node->stats.held - keep : 0;
-		if (what != GIVE_ALL)
-			room = min(room, node_spare(node));
-		room = min(room, nr - gone);
-		if (room)
-			run = least_wanted(node, what);
-		if (run) {
-			room = min(room, run->nr);
-			run = carve(node, run, 0, room);
-		}
-		node_unlock(node);
-		if (!run)
-			break;
-		gone += run->nr;
-		list_add(&run->link, &runs);
-		frames_to_system(&runs);
-	}
-	return gone;
-}
-
-/*
- * Gives back what is held on every node, also what is just being cleaned. -EINTR if a
- * fatal signal came before all of that was back.
- */
-int held_free_all(enum give what)
-{
-	int nid, err = cleaners_pause(PAUSE_FOR_ALL);
-
-	for_each_node(nid)
-		held_to_system(node_of(nid), what, 0, ULONG_MAX);
-	cleaners_resume();
-	room_made();
-	return err;
-}
-
-bool holding(void)
-{
-	return READ_ONCE(hold);
-}
-
-/*
- * After set_holding(false) nothing but the reserve is held: whoever saw the old
- * value put under a node's lock, which is taken again here.
- */
-int set_holding(bool on)
-{
-	WRITE_ONCE(hold, on);
-	return on ? 0 : held_free_all(GIVE_SPARE);
-}
-
-/* From held_suspend(true) on nothing is held at all, until held_suspend(false). */
-void held_suspend(bool on)
-{
-	WRITE_ONCE(suspended, on);
-	if (on)
-		held_free_all(GIVE_ALL);
 }

@@ -10,6 +10,7 @@
  *   contig.c   the same for a block that must be one run
  *   scan.c     frames of a certain place, whoever's memory is there now
  *   held.c     free frames that are kept: runs by bin, split and joined
+ *   giveback.c what of them the system has back, and which go first
  *   frame.c    records of frames; frames from and back to the system; cleaning
  *   clean.c    threads that zero held frames before anybody asks for them
  *   limbo.c    frames that came back while somebody still pins them
@@ -279,12 +280,6 @@ static inline struct node_pool *node_of_frame(const struct frame *f)
 }
 
 /* held.c */
-enum give {
-	GIVE_ALL,   /* the reserve, too */
-	GIVE_SPARE, /* above the reserve */
-	GIVE_IDLE,  /* above the reserve, and in nobody's hands for keep_ms */
-};
-
 extern unsigned int nr_bins;
 
 /* The bin that a run of @nr frames rests in, or a block of @nr frames is of. */
@@ -306,11 +301,23 @@ unsigned long held_stretches(struct node_pool *node, struct stretch *of, unsigne
 void held_take_within(struct node_pool *node, unsigned long from, unsigned long to,
 		      struct list_head *runs);
 unsigned long held_gather(struct node_pool *node, unsigned long nr, struct list_head *runs);
+unsigned long held_in_bin(struct node_pool *node, unsigned int bin, bool clean_only);
+struct frame *held_carve(struct node_pool *node, struct frame *run, unsigned long skip,
+			 unsigned long nr);
+
+/* giveback.c */
+enum give {
+	GIVE_ALL,   /* the reserve, too */
+	GIVE_SPARE, /* above the reserve */
+	GIVE_IDLE,  /* above the reserve, and in nobody's hands for keep_ms */
+};
+
+bool held_wanted(const struct node_pool *node);
 unsigned long held_idle(struct node_pool *node);
 unsigned long held_to_system(struct node_pool *node, enum give what, unsigned long keep,
 			     unsigned long nr);
+void held_excess_to_system(struct node_pool *node);
 int held_free_all(enum give what);
-unsigned long held_in_bin(struct node_pool *node, unsigned int bin, bool clean_only);
 bool holding(void);
 int set_holding(bool on);
 void held_suspend(bool on);
