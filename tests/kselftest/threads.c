@@ -169,38 +169,29 @@ TEST_F_TIMEOUT(empty, goes_on_after_a_pause, 120)
 	ASSERT_LT(0, threads_count());
 }
 
-/* What gives a thread its share of a CPU beside real-time tasks, and what it was. */
-static const char *const share_knobs[] = {
-	"/proc/sys/kernel/sched_rt_runtime_us",
-	"/sys/kernel/debug/sched/preempt",
-	"/sys/kernel/debug/sched/fair_server/cpu1/runtime",
-};
+#define PREEMPT "/sys/kernel/debug/sched/preempt"
 
-static char shares[ARRAY_SIZE(share_knobs)][128];
+/* How the kernel's own work may be interrupted; the word in parentheses is in force. */
+static char preempt_was[128];
 
-static void shares_end(void)
+/* A thread may be stopped in the middle of a frame. */
+static void preempt_fully(void)
 {
-	static const char *const none[] = {"-1", "full", "0"};
-
-	for (size_t i = 0; i < ARRAY_SIZE(share_knobs); i++) {
-		if (text_read(share_knobs[i], shares[i], sizeof(shares[i])) < 0)
-			shares[i][0] = '\0';
-		else
-			text_write(share_knobs[i], none[i]);
-	}
+	if (text_read(PREEMPT, preempt_was, sizeof(preempt_was)) < 0)
+		preempt_was[0] = '\0';
+	else
+		text_write(PREEMPT, "full");
 }
 
-static void shares_restore(void)
+static void preempt_restore(void)
 {
-	for (size_t i = 0; i < ARRAY_SIZE(share_knobs); i++) {
-		/* Of several words the one in parentheses is in force. */
-		char *word = strchr(shares[i], '(');
+	char *word = strchr(preempt_was, '(');
 
-		word = word ? word + 1 : shares[i];
-		word[strcspn(word, ")\n")] = '\0';
-		if (*word)
-			text_write(share_knobs[i], word);
-	}
+	if (!word)
+		return;
+	word++;
+	word[strcspn(word, ")")] = '\0';
+	text_write(PREEMPT, word);
 }
 
 static int run_on(pid_t pid, size_t cpu)
@@ -212,16 +203,15 @@ static int run_on(pid_t pid, size_t cpu)
 	return sched_setaffinity(pid, sizeof(cpus), &cpus);
 }
 
-/* From now on, for so long, nobody else has CPU 1. */
+/* From now on, for so long, CPU 1 has no time for an idle thread. */
 static pid_t starve(unsigned int ms)
 {
-	struct sched_param prio = {.sched_priority = 1};
 	pid_t pid = fork();
 	__u64 end = now_ms() + ms;
 
 	if (pid)
 		return pid;
-	if (run_on(0, 1) || sched_setscheduler(0, SCHED_FIFO, &prio))
+	if (run_on(0, 1) || setpriority(PRIO_PROCESS, 0, -20))
 		_exit(1);
 	while (now_ms() < end)
 		;
@@ -232,6 +222,7 @@ static pid_t starve(unsigned int ms)
 TEST_F_TIMEOUT(empty, thread_that_stands_still, 120)
 {
 	const __u64 len = 64 * self->frame;
+	const struct sched_param none = {0};
 	long long left = 0;
 	int waited = 0;
 	pid_t thread;
@@ -243,7 +234,8 @@ TEST_F_TIMEOUT(empty, thread_that_stands_still, 120)
 	ASSERT_LT(0, thread);
 	if (run_on(thread, 1))
 		SKIP(return, "CPU 1 is not the thread's");
-	shares_end();
+	ASSERT_EQ(0, sched_setscheduler(thread, SCHED_IDLE, &none));
+	preempt_fully();
 	for (int r = 0; r < 10 && waited < 2 && !left; r++) {
 		__u64 start;
 		pid_t pid;
@@ -259,7 +251,7 @@ TEST_F_TIMEOUT(empty, thread_that_stands_still, 120)
 		waited += now_ms() - start > 1000;
 		child_status(pid);
 	}
-	shares_restore();
+	preempt_restore();
 	EXPECT_EQ(0, left);
 	EXPECT_EQ(2, waited);
 }

@@ -23,9 +23,11 @@ static bool claim_stale(__u64 word)
 {
 	const struct worker_shared *w = &shared->workers[(word >> CLAIM_WORKER_SHIFT) - 1];
 
+	/* Asked first: who is started anew has his new number before he is not dying. */
+	if (atomic_load(&w->dying))
+		return true;
 	return (w->incarnation & CLAIM_INCARNATION_MASK) !=
-		       (word >> CLAIM_INCARNATION_SHIFT & CLAIM_INCARNATION_MASK) ||
-	       atomic_load(&w->dying);
+	       (word >> CLAIM_INCARNATION_SHIFT & CLAIM_INCARNATION_MASK);
 }
 
 static void claim_one(__u64 frame, __u64 mine)
