@@ -412,6 +412,8 @@ TEST_F_TIMEOUT(empty, four_threads, 120)
 TEST_F_TIMEOUT(empty, no_threads, 60)
 {
 	const __u64 len = 32 * self->frame;
+	struct binpool_query q;
+	char name[96];
 	int fd;
 
 	RELOAD("clean_threads=0");
@@ -425,6 +427,18 @@ TEST_F_TIMEOUT(empty, no_threads, 60)
 	ASSERT_EQ(0, attr_read(BACKGROUND));
 	ASSERT_EQ(len, block_nonzero(fd, len));
 	close(fd);
+
+	/* One dirty run is shown as that by its bin. */
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	fd = block_alloc_flags(self->dev, len, BINPOOL_ALLOC_CONTIG);
+	ASSERT_EQ(0, block_query(fd, &q));
+	close(fd);
+	snprintf(name, sizeof(name), "node%d/bins/%llu/held_bytes", q.node,
+		 (unsigned long long)len);
+	ASSERT_EQ((long long)len, attr_read(name));
+	snprintf(name, sizeof(name), "node%d/bins/%llu/held_clean_bytes", q.node,
+		 (unsigned long long)len);
+	ASSERT_EQ(0, attr_read(name));
 }
 
 /*
