@@ -5,135 +5,15 @@
  */
 #include <sys/uio.h>
 
+#include "../modules/importer.h"
 #include "faults.h"
-
-struct probe {
-	const char *name;
-	void (*before)(struct subject *s); /* each time, without faults */
-	int (*call)(struct subject *s);	   /* 0 or -errno */
-	void (*after)(struct subject *s);  /* each time, without faults */
-	int errnos[4];
-	bool harmless; /* reads only: that the module works is seen at the end */
-};
-
-static bool documented(const struct probe *probe, int err)
-{
-	for (size_t i = 0; i < ARRAY_SIZE(probe->errnos); i++) {
-		if (err && err == probe->errnos[i])
-			return true;
-	}
-	return false;
-}
-
-/* What no failure may change, and what must fit together. */
-static const char *const steady[] = {"max_bytes",     "active_bytes",	      "limbo_bytes",
-				     "retired_bytes", "pinned_dropped_bytes", "holding"};
-
-struct amounts {
-	long long v[ARRAY_SIZE(steady)];
-	long long returns;
-	int fds;
-};
-
-static struct amounts amounts_read(void)
-{
-	struct amounts a = {.returns = attr_read("returns"), .fds = count_fds()};
-
-	for (size_t i = 0; i < ARRAY_SIZE(steady); i++)
-		a.v[i] = attr_read(steady[i]);
-	return a;
-}
-
-/* NULL, or the name of what is not as it was. */
-static const char *moved(const struct amounts *was)
-{
-	struct amounts is;
-
-	/* A descriptor that could not be given out goes on the way back to the program. */
-	if (!attr_becomes("active_bytes", (__u64)was->v[1], 1000))
-		return "active_bytes";
-	if (!attr_becomes("limbo_bytes", (__u64)was->v[2], 5000))
-		return "limbo_bytes";
-	is = amounts_read();
-	for (size_t i = 0; i < ARRAY_SIZE(steady); i++) {
-		if (was->v[i] != is.v[i])
-			return steady[i];
-	}
-	if (was->fds != is.fds)
-		return "descriptors";
-	return NULL;
-}
-
-static bool adds_up(void)
-{
-	/* Held memory may go meanwhile, and be counted twice or not at all. */
-	for (int i = 0; i < 50; i++) {
-		long long managed = attr_read("managed_bytes");
-
-		if (managed == attr_read("active_bytes") + attr_read("held_bytes") +
-				       attr_read("limbo_bytes") + attr_read("quarantine_bytes"))
-			return true;
-		sleep_ms(10);
-	}
-	return false;
-}
+#include "module.h"
+#include "share.h"
+#include "sweep.h"
 
 static void nothing(struct subject *s)
 {
 	(void)s;
-}
-
-/* Fails all that @probe's call asks for, one after the other. How many there were. */
-static unsigned int sweep(struct __test_metadata *_metadata, struct subject *s,
-			  const struct probe *probe)
-{
-	unsigned int n, failed = 0;
-
-	/* What is set up once, by the kernel or libc, is no longer missing then. */
-	probe->before(s);
-	ASSERT_EQ(0, probe->call(s))
-	{
-		TH_LOG("%s, without a fault", probe->name);
-	}
-	probe->after(s);
-	for (n = 1; n < MOST; n++) {
-		struct amounts was = amounts_read();
-		const char *what;
-		bool none;
-		int ret;
-
-		probe->before(s);
-		arm(s, n);
-		ret = probe->call(s);
-		none = disarm(s);
-		probe->after(s);
-		what = moved(&was);
-		ASSERT_EQ(NULL, what)
-		{
-			TH_LOG("%s, fault %u, %s: moved %s", probe->name, n, strerror(-ret), what);
-		}
-		ASSERT_TRUE(adds_up());
-		if (none) {
-			ASSERT_EQ(0, ret)
-			{
-				TH_LOG("%s, no fault: %s", probe->name, strerror(-ret));
-			}
-			break;
-		}
-		ASSERT_TRUE(!ret || documented(probe, -ret))
-		{
-			TH_LOG("%s, fault %u: %s", probe->name, n, strerror(-ret));
-		}
-		failed += ret != 0;
-		ASSERT_TRUE(probe->harmless || works(s))
-		{
-			TH_LOG("after %s, fault %u", probe->name, n);
-		}
-	}
-	ASSERT_GT(MOST, n);
-	ASSERT_TRUE(works(s));
-	TH_LOG("%s: %u faults, %u of them told", probe->name, n - 1, failed);
-	return n - 1;
 }
 
 /* ALLOC: whatever it asks the system for, from nothing or from held memory. */
@@ -432,6 +312,122 @@ TEST_F_TIMEOUT(faults, dmabuf, 300)
 	close(self->s.fd);
 }
 
+/* The same, in the hands of a driver. */
+
+static void before_import(struct subject *s)
+{
+	s->other = block_export(s->fd, 0);
+	s->device = open("/dev/" IMPORTER_NAME, O_RDWR | O_CLOEXEC);
+}
+
+static int call_import(struct subject *s)
+{
+	struct importer_attach attach = {.fd = s->other, .dma_bits = 64};
+	struct importer_map map = {};
+	int ret = request(s->device, IMPORTER_ATTACH, &attach);
+
+	if (!ret)
+		ret = request(s->device, IMPORTER_MAP, &map);
+	if (!ret)
+		ret = request(s->device, IMPORTER_VMAP, NULL);
+	return ret;
+}
+
+static void after_import(struct subject *s)
+{
+	close(s->device);
+	after_export(s);
+}
+
+TEST_F_TIMEOUT(faults, import, 300)
+{
+	static const struct probe probe = {
+		.name = "attach, map and vmap",
+		.before = before_import,
+		.call = call_import,
+		.after = after_import,
+		.errnos = {ENOMEM, EFAULT},
+	};
+
+	ASSERT_EQ(0, module_load_beside(IMPORTER_KO));
+	self->s.fd = block_alloc(self->s.dev, FRAMES * self->s.frame);
+	ASSERT_LE(0, self->s.fd);
+	/* The attachment, the mapping and its table, the array of pages and their area. */
+	ASSERT_LT(5, sweep(_metadata, &self->s, &probe));
+	close(self->s.fd);
+	ASSERT_EQ(0, syscall(SYS_delete_module, "importer", O_NONBLOCK));
+}
+
+static int call_write(struct subject *s)
+{
+	return text_write(s->path, s->text);
+}
+
+/* Physical addresses, and the end of the quarantine of what they were told of. */
+
+static int call_phys(struct subject *s)
+{
+	struct binpool_phys_run run = {};
+	int ret = block_phys(s->fd, &run, 1);
+
+	/* Told is told, whatever became of the call. */
+	s->told = run.address;
+	return ret < 0 ? ret : 0;
+}
+
+static void before_phys(struct subject *s)
+{
+	s->fd = block_alloc(s->dev, FRAMES * s->frame);
+}
+
+static void release(struct subject *s)
+{
+	if (attr_write("phys_release", 1) || attr_read("quarantine_bytes"))
+		s->wrong = "cannot be released";
+}
+
+static void after_phys(struct subject *s)
+{
+	after_fd(s);
+	if ((!s->ret || s->told) && attr_read("quarantine_bytes") != (long long)(FRAMES * s->frame))
+		s->wrong = "not in quarantine";
+	release(s);
+}
+
+static void before_release(struct subject *s)
+{
+	before_phys(s);
+	call_phys(s);
+	after_fd(s);
+}
+
+static void after_release(struct subject *s)
+{
+	const long long left = s->ret ? (long long)(FRAMES * s->frame) : 0;
+
+	if (attr_read("quarantine_bytes") != left)
+		s->wrong = "wrong amount in quarantine";
+	release(s);
+}
+
+TEST_F_TIMEOUT(faults, phys, 240)
+{
+	static const struct probe probes[] = {
+		{"PHYS", before_phys, call_phys, after_phys, {EFAULT}, false},
+		{"phys_release",
+		 before_release,
+		 call_write,
+		 after_release,
+		 {ENOMEM, EFAULT},
+		 false},
+	};
+
+	self->s.path = SYSFS "phys_release";
+	self->s.text = "1";
+	for (size_t i = 0; i < ARRAY_SIZE(probes); i++)
+		ASSERT_LT(2, sweep(_metadata, &self->s, &probes[i]));
+}
+
 /* Every file that tells something, and those that can be written. */
 
 static int call_open_and_read(struct subject *s)
@@ -458,11 +454,6 @@ static void after_read(struct subject *s)
 {
 	close(s->other);
 	s->other = -1;
-}
-
-static int call_write(struct subject *s)
-{
-	return text_write(s->path, s->text);
 }
 
 static void sweep_file(struct __test_metadata *_metadata, struct subject *s, const char *path)
@@ -548,8 +539,6 @@ TEST_F_TIMEOUT(faults, sysfs_write, 240)
 		ASSERT_LT(2, sweep(_metadata, &self->s, &probe));
 	}
 }
-
-/* Loading and unloading. */
 
 KERNEL_LOG_TEST
 

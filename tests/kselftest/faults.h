@@ -12,9 +12,16 @@
 #ifndef BINPOOL_TEST_FAULTS_H
 #define BINPOOL_TEST_FAULTS_H
 
-/* Loading succeeds without the folders of the nodes, and says so. */
+/*
+ * Loading succeeds without the folders of the nodes, and says so. When kmemleak itself
+ * has no memory it says so, too, and looks at more than it would.
+ */
 #define LOG_EXPECTED                                                                               \
-	"loading out-of-tree module", "module verification failed", "are missing", "is above"
+	"loading out-of-tree module", "module verification failed", "are missing", "is above",     \
+		"Cannot allocate a scan area"
+
+/* The dma-buf core warns of every exporter that has no memory for a mapping of its own. */
+#define REPORT_EXPECTED " dma_buf_vmap+"
 
 #include "binpool_test.h"
 
@@ -26,6 +33,9 @@
 /* Few: a kernel that checks itself fills each page that goes, and looks at each that comes. */
 #define FRAMES 3
 
+/* More than a guest's kernel has. */
+#define WORKERS 64
+
 /* Values of the faults' fixture that a call works on. */
 struct subject {
 	int dev;
@@ -34,9 +44,13 @@ struct subject {
 	struct binpool_alloc request; /* of ALLOC */
 	int fd;			      /* of a block, or -1 */
 	int other;		      /* of a dma-buf over it, or -1 */
+	int device;		      /* of the importer's */
 	char *p;		      /* its mapping, or NULL */
 	const char *path;	      /* of a file to read or write */
 	const char *text;	      /* what to write */
+	__u64 told;		      /* an address that PHYS gave, or 0 */
+	int ret;		      /* of the last call */
+	const char *wrong;	      /* what is not as it must be after it, or NULL */
 };
 
 /* Arms: the @n-th that could fail from here on does, in this thread. */
@@ -59,6 +73,60 @@ static inline unsigned int disarm(const struct subject *s)
 	while (pwrite(s->nth, "0", 1, 0) != 1)
 		;
 	return failed ? 1 : (unsigned int)strtoul(text, NULL, 10);
+}
+
+/*
+ * The kernel's own workers, of which one fills the reserve. Each has a count of its
+ * own, so all are armed, and one that finds work uses its count up.
+ */
+struct workers {
+	int nth[WORKERS];
+	unsigned int nr;
+};
+
+/* Lets the @n-th that could fail in each worker do so. */
+static inline void workers_arm(struct workers *w, unsigned int n)
+{
+	DIR *dir = opendir("/proc");
+	char path[300], text[64];
+
+	if (!dir)
+		abort();
+	w->nr = 0;
+	for (struct dirent *e = readdir(dir); e && w->nr < WORKERS; e = readdir(dir)) {
+		snprintf(path, sizeof(path), "/proc/%s/comm", e->d_name);
+		if (e->d_name[0] < '1' || e->d_name[0] > '9' ||
+		    text_read(path, text, sizeof(text)) < 0 || strncmp(text, "kworker/u", 9))
+			continue;
+		snprintf(path, sizeof(path), "/proc/%s/fail-nth", e->d_name);
+		w->nth[w->nr] = open(path, O_RDWR | O_CLOEXEC);
+		snprintf(text, sizeof(text), "%u", n);
+		/* Idle ones may end at any time. */
+		if (w->nth[w->nr] >= 0 && pwrite(w->nth[w->nr], text, strlen(text), 0) > 0)
+			w->nr++;
+		else if (w->nth[w->nr] >= 0)
+			close(w->nth[w->nr]);
+	}
+	closedir(dir);
+	if (!w->nr)
+		abort();
+}
+
+/* Disarms them; whether one has failed. */
+static inline bool workers_disarm(struct workers *w)
+{
+	bool failed = false;
+
+	for (unsigned int i = 0; i < w->nr; i++) {
+		char text[16] = "";
+
+		if (pread(w->nth[i], text, sizeof(text) - 1, 0) > 0)
+			failed |= !strtoul(text, NULL, 10);
+		pwrite(w->nth[i], "0", 1, 0);
+		close(w->nth[i]);
+	}
+	w->nr = 0;
+	return failed;
 }
 
 /* Whether ALLOC, mapping, zeroes and the end work as ever. */

@@ -130,6 +130,56 @@ TEST_F_TIMEOUT(faults, unload, 600)
 	TH_LOG("%u faults", n - 2);
 }
 
+/*
+ * The reserve is filled by a worker, and what fails there is tried again. Every other
+ * time the module is unloaded meanwhile.
+ */
+TEST_F_TIMEOUT(faults, reserve, 900)
+{
+	const __u64 bytes = FRAMES * self->s.frame;
+	struct workers workers = {};
+	unsigned int n, failed = 0;
+	bool more = true;
+
+	close(self->s.dev);
+	ASSERT_EQ(0, module_unload());
+	for (n = 2; n < MOST && more; n++) {
+		const bool wait = n % 2;
+		char parameters[128];
+
+		snprintf(parameters, sizeof(parameters),
+			 PARAMETERS " reserve_bytes=%llu reserve_wait=%c",
+			 (unsigned long long)bytes, wait ? 'Y' : 'N');
+		workers_arm(&workers, n / 2);
+		ASSERT_EQ(0, module_load(parameters));
+		if (!wait) {
+			ASSERT_EQ(0, module_unload());
+			failed += workers_disarm(&workers);
+			continue;
+		}
+		/* At the first attempt, or a second later. */
+		ASSERT_TRUE(attr_becomes("reserve_filled_bytes", bytes, 10000))
+		{
+			TH_LOG("fault %u: filled %lld", n / 2, attr_read("reserve_filled_bytes"));
+		}
+		more = workers_disarm(&workers);
+		failed += more;
+		ASSERT_EQ((long long)bytes, attr_read("managed_bytes"));
+		self->s.dev = open(DEVICE, O_RDWR | O_CLOEXEC);
+		ASSERT_LE(0, self->s.dev);
+		ASSERT_TRUE(works(&self->s));
+		close(self->s.dev);
+		ASSERT_EQ(0, module_unload());
+	}
+	ASSERT_GT(MOST, n);
+	/* At least the frames and their records. */
+	ASSERT_LT(2 * FRAMES, n / 2);
+	TH_LOG("%u faults", failed);
+	ASSERT_EQ(0, module_load(""));
+	self->s.dev = open(DEVICE, O_RDWR | O_CLOEXEC);
+	ASSERT_LE(0, self->s.dev);
+}
+
 KERNEL_LOG_TEST
 
 TEST_HARNESS_MAIN

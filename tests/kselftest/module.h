@@ -22,6 +22,24 @@ static inline int module_load(const char *parameters)
 	return ret;
 }
 
+/* Another one, that is built beside it. */
+static inline int module_load_beside(const char *name)
+{
+	const char *ko = getenv("BINPOOL_KO");
+	char path[512];
+	int fd, ret;
+
+	if (!ko || !strrchr(ko, '/'))
+		return -ENOENT;
+	snprintf(path, sizeof(path), "%.*s/%s", (int)(strrchr(ko, '/') - ko), ko, name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	ret = syscall(SYS_finit_module, fd, "", 0) ? -errno : 0;
+	close(fd);
+	return ret;
+}
+
 static inline int module_unload(void)
 {
 	return syscall(SYS_delete_module, "binpool", O_NONBLOCK) ? -errno : 0;

@@ -77,7 +77,7 @@ static inline int fd_receive(int socket)
  */
 static inline bool pool_empties(void)
 {
-	__u64 end = now_ms() + 5000;
+	__u64 end = now_ms() + 5000 * slowness();
 
 	do {
 		if (!attr_write("free_held", 1) && attr_becomes("managed_bytes", 0, 100))

@@ -10,7 +10,8 @@
 #include <linux/types.h>
 
 #define IMPORTER_NAME	  "binpool-importer"
-#define IMPORTER_MAPPINGS 2 /* of one attachment, at once */
+#define IMPORTER_KO	  "tests/modules/importer.ko" /* beside binpool.ko */
+#define IMPORTER_MAPPINGS 2			      /* of one attachment, at once */
 
 /* A device of one's own, attached to a dma-buf. EBUSY if there is one already. */
 struct importer_attach {

@@ -45,7 +45,8 @@ void audit_running(int dev)
 		       "%llu active + %llu held + %llu limbo, %lld managed, limit %llu",
 		       (unsigned long long)info.active_bytes, (unsigned long long)info.held_bytes,
 		       (unsigned long long)info.limbo_bytes, managed, (unsigned long long)bound);
-	if (lowered_to && now_ms() - lowered_at > GRACE_MS && (__u64)managed <= lowered_to) {
+	if (lowered_to && now_ms() - lowered_at > GRACE_MS * slowness() &&
+	    (__u64)managed <= lowered_to) {
 		bound = lowered_to;
 		lowered_to = 0;
 	}
@@ -137,7 +138,7 @@ static long long cleaning_bytes(const char *attr)
 static void audit_bins(void)
 {
 	static const char *const of_bins[] = {"active_bytes", "held_bytes", "held_clean_bytes"};
-	__u64 end = now_ms() + SETTLE_MS;
+	__u64 end = now_ms() + SETTLE_MS * slowness();
 
 	for (unsigned int i = 0; i < shared->nr_nodes * 3; i++) {
 		int nid = shared->nodes[i / 3];
@@ -162,7 +163,7 @@ static void audit_sums(void)
 		"active_bytes", "held_bytes",	 "held_clean_bytes",
 		"limbo_bytes",	"retired_bytes", "quarantine_bytes",
 	};
-	__u64 end = now_ms() + SETTLE_MS;
+	__u64 end = now_ms() + SETTLE_MS * slowness();
 	long long managed, parts;
 
 	while (!adds_up(&managed, &parts) && now_ms() < end)
@@ -200,7 +201,7 @@ static void audit_quarantine(void)
 /* All workers are parked, and without pins. */
 void audit_paused(int dev)
 {
-	__u64 end = now_ms() + SETTLE_MS, live = live_bytes(0, 0);
+	__u64 end = now_ms() + SETTLE_MS * slowness(), live = live_bytes(0, 0);
 	long long active;
 
 	inboxes_drain();

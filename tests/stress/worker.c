@@ -130,7 +130,7 @@ static void audit_openers(void)
 		__u64 key = opener_key(worker.number, worker.incarnation, i);
 		__u64 of_opener = live_bytes(~0ULL, key);
 		__u64 of_user = live_bytes(OPENER_USER_MASK, key);
-		__u64 end = now_ms() + 3000;
+		__u64 end = now_ms() + 3000 * slowness();
 		struct binpool_info info = {0};
 
 		while (!opener_is(i, of_opener, of_user, key, &info) && now_ms() < end)
