@@ -16,9 +16,12 @@
  * Loading succeeds without the folders of the nodes, and says so. When kmemleak itself
  * has no memory it says so, too, and looks at more than it would.
  */
+#ifndef LOG_EXPECTED_TOO
+#define LOG_EXPECTED_TOO
+#endif
 #define LOG_EXPECTED                                                                               \
 	"loading out-of-tree module", "module verification failed", "are missing", "is above",     \
-		"Cannot allocate a scan area"
+		"Cannot allocate a scan area" LOG_EXPECTED_TOO
 
 /* The dma-buf core warns of every exporter that has no memory for a mapping of its own. */
 #define REPORT_EXPECTED " dma_buf_vmap+"
