@@ -213,17 +213,18 @@ static __u64 pairs(unsigned int workers, bool memfd)
 	__u64 *counts =
 		mmap(NULL, page_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	__u64 begin = now_ms() + 100, end = begin + 2000, sum = 0;
+	pid_t pids[2];
 
 	if (counts == MAP_FAILED)
 		die("mmap");
 	for (unsigned int w = 0; w < workers; w++) {
-		pid_t pid = fork();
 		cpu_set_t cpu;
 		int dev;
 
-		if (pid < 0)
+		pids[w] = fork();
+		if (pids[w] < 0)
 			die("fork");
-		if (pid)
+		if (pids[w])
 			continue;
 		CPU_ZERO(&cpu);
 		CPU_SET(w, &cpu);
@@ -243,7 +244,7 @@ static __u64 pairs(unsigned int workers, bool memfd)
 		_exit(0);
 	}
 	for (unsigned int w = 0; w < workers; w++) {
-		if (child_status(-1))
+		if (child_status(pids[w]))
 			check(-EIO, "a worker failed");
 		sum += counts[w * 8];
 	}
