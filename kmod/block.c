@@ -164,8 +164,9 @@ void frames_return(struct block *block, struct list_head *runs)
 			list_add_tail(&front->link, &idle_runs);
 		}
 	}
-	held_return(&idle_runs);
+	/* First: who sees that nothing is active any more is not charged for it either. */
 	charge_give(block->opener, nr, block->locked);
+	held_return(&idle_runs);
 	room_made();
 }
 

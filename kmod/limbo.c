@@ -70,6 +70,8 @@ static void leave(struct node_pool *node, struct frame *f, bool pinned)
 
 	trace_limbo_leave(node->nid, f->since, pinned);
 	f->block = NULL;
+	/* First: who sees nothing in limbo any more is not charged for it either. */
+	charge_from_limbo(block);
 	spin_lock(&node->lock);
 	f->state = FRAME_PRIVATE;
 	node->stats.limbo--;
@@ -83,7 +85,6 @@ static void leave(struct node_pool *node, struct frame *f, bool pinned)
 	} else {
 		held_return(&run);
 	}
-	charge_from_limbo(block);
 	atomic_long_dec(&block->limbo);
 	block_put(block);
 	atomic_long_dec(&limbo_frames);
