@@ -255,29 +255,42 @@ TEST_F_TIMEOUT(scan, among_held_pages, 400)
 	check_run(_metadata, self, 256 * MIB, 0);
 }
 
-/* Its own time, with a little for the way there and one frame more. */
+/*
+ * Its own time, with a little for the way there and one frame more: far less than is
+ * needed. What was got in it is not lost: one of the next requests has the run.
+ */
 TEST_F_TIMEOUT(scan, within_its_time, 200)
 {
-	struct binpool_alloc a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG);
-	long long ns = attr_read("scan_ns");
-	__u64 start, grown;
+	const int ms = 20;
+	struct binpool_alloc a;
+	__u64 end = now_ms() + 100000;
+	unsigned int refused = 0;
+	int err;
 
-	ASSERT_EQ(0, param_write("contig_ms", 300));
-	start = now_ms();
-	ASSERT_EQ(-ENOMEM, device_alloc(self->dev, &a));
-	ASSERT_GE(2 * 300 + SLACK_MS, now_ms() - start);
-	ns = attr_read("scan_ns") - ns;
-	ASSERT_GE(300 + SLACK_MS / 4, ns / 1000000);
+	ASSERT_EQ(0, param_write("contig_ms", ms));
+	do {
+		long long ns = attr_read("scan_ns");
+		__u64 start = now_ms();
+
+		a = alloc_request(256 * MIB, BINPOOL_ALLOC_CONTIG);
+		err = device_alloc(self->dev, &a);
+		ASSERT_GE((__u64)(2 * ms + SLACK_MS), now_ms() - start);
+		ns = (attr_read("scan_ns") - ns) / 1000000;
+		ASSERT_GE(ms + SLACK_MS / 4, ns);
+		if (err) {
+			ASSERT_EQ(-ENOMEM, err);
+			ASSERT_GT((__u64)(256 * MIB), a.run_max_bytes);
+			if (self->scans && !refused++)
+				ASSERT_LE(ms / 2, ns);
+		}
+	} while (err && self->scans && now_ms() < end);
+	TH_LOG("%u times refused", refused);
 	if (!self->scans)
 		return;
-	ASSERT_LE(250, ns / 1000000);
-	/* What it had got is not lost: the next request goes on from there. */
-	grown = a.run_max_bytes;
-	a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG);
-	ASSERT_EQ(-ENOMEM, device_alloc(self->dev, &a));
-	TH_LOG("%llu, then %llu MiB", (unsigned long long)(grown / MIB),
-	       (unsigned long long)(a.run_max_bytes / MIB));
-	ASSERT_LE(grown, a.run_max_bytes);
+	ASSERT_LT(0, refused);
+	ASSERT_EQ(0, err);
+	ASSERT_TRUE(one_clean_run(a.fd, a.capacity, self->frame));
+	close(a.fd);
 }
 
 /* All requests together, at most contig_duty of a minute beside what the first may. */
