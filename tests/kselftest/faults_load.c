@@ -27,7 +27,10 @@ static void load_once(struct __test_metadata *_metadata, struct subject *s, unsi
 	ret = module_load(PARAMETERS);
 	none = disarm(s);
 	if (ret) {
-		ASSERT_FALSE(none);
+		ASSERT_FALSE(none)
+		{
+			TH_LOG("fault %u: %s, and none was", n, strerror(-ret));
+		}
 		ASSERT_TRUE(ret == -ENOMEM || ret == -EFAULT)
 		{
 			TH_LOG("fault %u: %s", n, strerror(-ret));
