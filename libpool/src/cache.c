@@ -174,6 +174,12 @@ static uint64_t budget(struct binpool *pool)
 		       EXTENT_BYTES_MIN);
 }
 
+/* The part of the budget for what one thread has too much of and another may want. Locked. */
+static uint64_t bins_share(struct binpool *pool)
+{
+	return pool->caches && pool->caches->next ? budget(pool) / 4 : 0;
+}
+
 /* Gives back what was not used since the last time, and what credit is left then. Locked. */
 static void cache_decay(struct cache *c)
 {
@@ -188,6 +194,8 @@ static void cache_decay(struct cache *c)
 	}
 	pool->cache_credit -= c->credit - c->bytes;
 	c->credit = c->bytes;
+	while (pool->binned_bytes > bins_share(pool) / 2)
+		held_release_one(pool, bins_largest(pool));
 	caches_settle(pool);
 	pool->largest = bins_largest_active(pool);
 }
@@ -202,7 +210,7 @@ static bool cache_credit(struct cache *c, uint64_t capacity)
 	for (struct cache *other = pool->caches; other; other = other->next)
 		n++;
 	all = budget(pool);
-	share = all / n;
+	share = (all - bins_share(pool)) / n;
 	need = c->bytes + capacity;
 	if (need > share)
 		return false;
@@ -219,6 +227,17 @@ static bool cache_credit(struct cache *c, uint64_t capacity)
 	c->credit = u64_min(u64_max(need, share / 4), all - used);
 	pool->cache_credit += c->credit;
 	return true;
+}
+
+/* The older half of a magazine leaves, to where other threads find it if there is room. Locked. */
+static void overflow(struct cache *c, struct magazine *m)
+{
+	uint32_t n = (magazine_fill(m->count) + 1) / 2;
+
+	if (c->pool->binned_bytes + n * m->capacity <= bins_share(c->pool))
+		magazine_give(c, m, n);
+	else
+		magazine_release(c, m, n);
 }
 
 /*
@@ -252,7 +271,7 @@ bool cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity)
 			m->items = items;
 			m->room = room;
 		} else {
-			magazine_give(c, m, MAGAZINE_MAX / 2);
+			overflow(c, m);
 		}
 	}
 	while (c->bytes + capacity > c->credit) {
@@ -260,13 +279,15 @@ bool cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity)
 
 		if (cache_credit(c, capacity))
 			break;
-		if (c->top <= index)
-			return false;
 		top = &c->magazines[c->top];
-		if (magazine_fill(top->count))
+		if (c->top > index && magazine_fill(top->count))
 			magazine_release(c, top, 1);
-		else
+		else if (c->top > index)
 			c->top--;
+		else if (magazine_fill(m->count) > 1)
+			overflow(c, m);
+		else
+			return false;
 	}
 	if (c->top < index)
 		c->top = index;

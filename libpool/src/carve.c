@@ -30,7 +30,7 @@ int runs_prepare(struct binpool *pool)
 	assert_locked(pool);
 	if (pool->spare && pool->spare->next && pool->spare->next->next)
 		return 0;
-	chunk = malloc(sizeof(*chunk));
+	chunk = aligned_alloc(_Alignof(struct run_chunk), sizeof(*chunk));
 	if (!chunk)
 		return -ENOMEM;
 	chunk->next = pool->chunks;

@@ -119,15 +119,19 @@ static char *copy_name(const char *name)
 
 static int sync_init(struct binpool *pool)
 {
+	pthread_mutexattr_t adaptive;
 	pthread_condattr_t monotonic;
 
-	if (pthread_condattr_init(&monotonic))
+	if (pthread_condattr_init(&monotonic) || pthread_mutexattr_init(&adaptive))
 		return -ENOMEM;
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_cond_init(&pool->idle, &monotonic);
 	pthread_condattr_destroy(&monotonic);
 	pthread_mutex_init(&pool->turn, NULL);
-	pthread_mutex_init(&pool->lock, NULL);
+	/* Held for less than it takes to fall asleep. */
+	pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
+	pthread_mutex_init(&pool->lock, &adaptive);
+	pthread_mutexattr_destroy(&adaptive);
 	return 0;
 }
 

@@ -95,6 +95,7 @@ enum run_state {
  * A stretch of an extent: free, or one buffer. The runs of an extent cover it
  * without a gap. They live outside pool memory. Locked, but for state and asked,
  * which are the user's while a buffer is active: he may free it without the lock.
+ * Users of two buffers write to no cache line together.
  */
 struct run {
 	char *ptr;	/* buffers: what the user has; above base if alignment asked for it */
@@ -110,7 +111,7 @@ struct run {
 	struct run *list_prev, *list_next; /* in the free index, or in a bin */
 	struct run *prev, *next;	   /* neighbours in the extent, if not in a slab */
 	struct run *hash_next;		   /* buffers: pool->lookup */
-};
+} __attribute__((aligned(64)));
 
 /*
  * A neighbour may be asked about while its user allocates or frees it without the

@@ -47,7 +47,7 @@ int slab_prepare(struct binpool *pool, uint32_t bin, uint64_t capacity)
 	assert_locked(pool);
 	if (b->slabs || b->spare)
 		return 0;
-	slab = malloc(sizeof(*slab) + slots * sizeof(*slab->slot));
+	slab = aligned_alloc(_Alignof(struct slab), sizeof(*slab) + slots * sizeof(*slab->slot));
 	if (!slab)
 		return -ENOMEM;
 	slab->stride = (uint32_t)capacity;

@@ -179,11 +179,16 @@ static void mixed(void)
 	}
 }
 
+static pthread_barrier_t warm;
+
 static void *mixed_thread(void *arg)
 {
 	void *live[LIVE] = {0};
-	uint64_t start = now_ns();
+	uint64_t start;
 
+	mixed_round(live);
+	pthread_barrier_wait(&warm);
+	start = now_ns();
 	for (int r = 0; r < MIXED_ROUNDS; r++)
 		mixed_round(live);
 	*(double *)arg = (double)(now_ns() - start) / SIZES / MIXED_ROUNDS;
@@ -197,6 +202,7 @@ static void mixed_2t(void)
 	pthread_t t[2];
 	double ns[2];
 
+	pthread_barrier_init(&warm, NULL, 2);
 	for (int i = 0; i < 2; i++)
 		pthread_create(&t[i], NULL, mixed_thread, &ns[i]);
 	for (int i = 0; i < 2; i++)
