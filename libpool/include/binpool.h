@@ -24,7 +24,7 @@
  *    struct that is only filled, what the library does not know is zeroed.
  *  - Errors common to all: -EINVAL for NULL where an object is needed, for
  *    unknown flags or values; -EOWNERDEAD in a forked child for a pool it
- *    inherited.
+ *    inherited, but freeing there is 0 and does nothing, and destroying works.
  *
  * There is no ABI promise before 1.0.
  */
@@ -67,7 +67,10 @@ struct binpool;
 #define BINPOOL_NODE_ANY  (-1)
 #define BINPOOL_UNLIMITED UINT64_MAX
 
-/* cache_bytes: twice the largest buffer in use or an eighth of what is reserved, the larger */
+/*
+ * cache_bytes: twice the largest buffer in use, an eighth of what is reserved, or 4 MiB,
+ * whichever is the most.
+ */
 #define BINPOOL_CACHE_AUTO UINT64_MAX
 
 /*
@@ -103,9 +106,9 @@ struct binpool_options {
 	/* Smallest unit, a power of two. 0: 64, and 1 over an allocator. */
 	uint64_t granule;
 	/*
-	 * Bound on the capacity of what is held ready for the next requests, by all threads
-	 * together; more is joined with its free neighbours. 0: threads have no caches, and
-	 * everything is held.
+	 * Bound on the capacity of what is held for the next requests, in all threads' caches
+	 * and in bins; more is joined with its free neighbours. 0: threads have no caches,
+	 * and everything is held. Nor do they in a VERBOSE pool or over an allocator.
 	 */
 	uint64_t cache_bytes;
 	const struct binpool_allocator_ops *allocator;
@@ -240,7 +243,7 @@ int64_t binpool_max_bytes(struct binpool *pool);
 struct binpool_stats {
 	size_t size;
 	uint64_t active_blocks; /* buffers in use */
-	uint64_t held_blocks;	/* buffers in bins */
+	uint64_t held_blocks;	/* free, in bins and caches */
 	uint64_t active_bytes;	/* asked for, in use */
 	uint64_t held_bytes;	/* capacity of held buffers */
 	uint64_t managed_bytes;
@@ -248,9 +251,9 @@ struct binpool_stats {
 	uint64_t reserved_max_bytes; /* highest reserved_bytes so far */
 	uint64_t max_bytes;	     /* UINT64_MAX: no bound */
 	uint64_t allocs;	     /* buffers carved out of extents */
-	uint64_t reuses;	     /* requests served from a bin */
-	uint64_t returns;	     /* buffers put into a bin */
-	uint64_t frees_active;	     /* buffers dissolved when freed: no room, or size 0 */
+	uint64_t reuses;	     /* requests served with a held buffer */
+	uint64_t returns;	     /* buffers that were held when freed */
+	uint64_t frees_active;	     /* buffers dissolved when freed */
 	uint64_t frees_held;	     /* held buffers dissolved */
 	uint64_t alloc_ns;	     /* time in those allocs that the provider was asked for */
 	uint64_t free_ns;	     /* time in giving memory back to the provider */

@@ -53,8 +53,9 @@ static bool hold(struct binpool *pool, struct cache *c, struct run *run)
 {
 	if (!pool->stats.holding || run->extent->is_void)
 		return false;
-	if (pool->cache_bins && run->bin - pool->cache_bin < pool->cache_bins) {
-		if (!c || !cache_make_room(c, run->bin, run->bytes))
+	if (pool->cache_bins) {
+		if (!c || run->bin - pool->cache_bin >= pool->cache_bins ||
+		    !cache_make_room(c, run->bin, run->bytes))
 			return false;
 		return cache_push(c, run, run->ptr, run->bin - pool->cache_bin);
 	}

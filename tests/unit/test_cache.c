@@ -75,10 +75,31 @@ static void bounded(void **state)
 			check_pool(pool);
 		}
 	}
+	check_pool(pool);
 	/* Small ones stay when there is not room for all. */
 	assert_true(stats_of(pool).reuses > rounds(100000) / 4);
 	assert_ok(binpool_free_bulk(pool, 64, live));
 	assert_ok(binpool_destroy(pool));
+}
+
+/* Also of one class alone, more than a magazine has room for, and above all classes. */
+static void bounded_in_one_class(void **state)
+{
+	static const uint64_t sizes[] = {64, 1000, 5000, 64 * KIB, MIB, 1200 * MIB};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+		struct binpool *pool = cache_pool(0, 2 * MIB);
+		size_t n = sizes[i] > MIB ? 1 : (size_t)u64_min(16 * MIB / sizes[i], 20000);
+		void **p = calloc(n, sizeof(*p));
+
+		assert_ok(binpool_alloc_bulk(pool, sizes[i], n, p));
+		assert_ok(binpool_free_bulk(pool, n, p));
+		assert_true(stats_of(pool).held_bytes <= 2 * MIB);
+		check_pool(pool);
+		assert_ok(binpool_destroy(pool));
+		free(p);
+	}
 }
 
 static void stop_and_resume(void **state)
@@ -528,6 +549,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(counted),
 		cmocka_unit_test(bounded),
+		cmocka_unit_test(bounded_in_one_class),
 		cmocka_unit_test(stop_and_resume),
 		cmocka_unit_test(sleeping_thread),
 		cmocka_unit_test(sleeping_thread_is_emptied),
