@@ -52,6 +52,9 @@ static int request_init(struct request *req, const struct binpool *pool, uint64_
 	if (!pool->exact && slab_serves(pool, need))
 		need = u64_max(need, u64_min(align, (uint64_t)1 << MAP_PAGE_SHIFT));
 	req->capacity = need == UINT64_MAX && need != bytes ? 0 : class_capacity(pool, need);
+	while (!pool->exact && req->capacity && slab_serves(pool, req->capacity) &&
+	       req->capacity & (u64_min(align, (uint64_t)1 << MAP_PAGE_SHIFT) - 1))
+		req->capacity = class_capacity(pool, req->capacity + 1);
 	if (!req->capacity)
 		return explain(-E2BIG, "pool %s: asked for %s, no size class is that large",
 			       pool->name, human(bytes, asked));
@@ -244,6 +247,12 @@ static bool empty_ones_help(const struct binpool *pool, uint64_t least)
 	return least <= left;
 }
 
+/* While threads use their caches, what is in use may seem to be less than nothing. Locked. */
+static bool in_use_beyond(const struct binpool *pool, uint64_t bytes)
+{
+	return pool->active_capacity <= INT64_MAX && pool->active_capacity > bytes;
+}
+
 /* What a request needs that the pool has not got ready. Locked and in turn. */
 static int obtain(struct binpool *pool, const struct request *req, struct run **out, bool *reused)
 {
@@ -266,8 +275,12 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 				return explain(-ENOMEM, "pool %s: no addresses left", pool->name);
 			continue;
 		}
-		if (pool->active_capacity > pool->max_bytes - req->run_bytes)
-			return explain_limit(pool, req);
+		if (in_use_beyond(pool, pool->max_bytes - req->run_bytes)) {
+			/* What other threads do meanwhile may have been seen in part. */
+			caches_revoke(pool);
+			if (in_use_beyond(pool, pool->max_bytes - req->run_bytes))
+				return explain_limit(pool, req);
+		}
 
 		want = growth(pool, req, &least);
 		while (want && !starved) {

@@ -149,6 +149,16 @@ uint64_t bins_largest_active(const struct binpool *pool)
 	return 0;
 }
 
+/* Lets go of memory that only bookkeeping of the past needs. */
+void bins_trim(struct binpool *pool)
+{
+	assert_locked(pool);
+	for (size_t l = 0; l < ARRAY_SIZE(pool->levels); l++) {
+		for (size_t i = 0; pool->levels[l] && i < (size_t)1 << pool->mantissa_bits; i++)
+			slabs_trim(&pool->levels[l]->bins[i]);
+	}
+}
+
 void bins_fini(struct binpool *pool)
 {
 	for (size_t l = 0; l < ARRAY_SIZE(pool->levels); l++) {

@@ -19,7 +19,8 @@
 /* Buffers above this are never cached: an extent of their own serves them. */
 #define CACHED_BYTES_MAX EXTENT_BYTES_MAX
 
-__thread struct thread_caches thread_caches;
+static struct thread_caches no_caches;
+__thread struct thread_caches *thread_caches = &no_caches;
 static bool fenced; /* membarrier() cannot be had */
 
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -32,7 +33,8 @@ static __thread bool thread_ended;
 
 static uint32_t revoked(bool yes)
 {
-	return (yes ? CACHE_REVOKED : 0) | (fenced ? CACHE_FENCED : 0);
+	return (yes ? CACHE_REVOKED : 0) |
+	       (__atomic_load_n(&fenced, __ATOMIC_RELAXED) ? CACHE_FENCED : 0);
 }
 
 static int membarrier(int command)
@@ -83,6 +85,8 @@ static void magazine_cut(struct cache *c, struct magazine *m, uint32_t n)
 	struct binpool *pool = c->pool;
 
 	magazine_settle(pool, m);
+	if (!n)
+		return;
 	m->count -= n;
 	m->settled = m->count;
 	c->bytes -= n * m->capacity;
@@ -126,22 +130,53 @@ static void cache_empty(struct cache *c)
 }
 
 /*
+ * membarrier() was taken away from the process. Owners have barriers of their own from
+ * now on; what they stored before without one is seen a moment later, as no processor
+ * keeps a store to itself for long.
+ */
+static void fence_owners(struct binpool *pool)
+{
+	const struct timespec moment = {.tv_nsec = 1000000};
+
+	__atomic_store_n(&fenced, true, __ATOMIC_RELAXED);
+	for (struct cache *c = pool->caches; c; c = c->next)
+		__atomic_store_n(&c->revoked, revoked(true), __ATOMIC_SEQ_CST);
+	nanosleep(&moment, NULL);
+}
+
+/* An owner is inside for some instructions; but he may wait for the CPU that we have. */
+static void wait_until_left(const struct cache *c)
+{
+	const struct timespec moment = {.tv_nsec = 50000};
+
+	for (int i = 0; __atomic_load_n(&c->busy, __ATOMIC_SEQ_CST); i++) {
+		if (i < 100)
+			sched_yield();
+		else
+			nanosleep(&moment, NULL);
+	}
+}
+
+/*
  * Takes everything from all threads' caches, into the bins. They stay revoked, and
  * so out of use, if something is to be cached no more.
  */
 void caches_revoke(struct binpool *pool)
 {
+	bool unfenced = false;
+
 	assert_locked(pool);
 	if (!pool->caches)
 		return;
-	for (struct cache *c = pool->caches; c; c = c->next)
-		__atomic_store_n(&c->revoked, revoked(true), __ATOMIC_SEQ_CST);
-	if (!fenced)
-		membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 	for (struct cache *c = pool->caches; c; c = c->next) {
-		while (__atomic_load_n(&c->busy, __ATOMIC_SEQ_CST))
-			sched_yield();
+		uint32_t old = __atomic_exchange_n(&c->revoked, revoked(true), __ATOMIC_SEQ_CST);
+
+		unfenced = unfenced || !(old & CACHE_FENCED);
 	}
+	if (unfenced && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED))
+		fence_owners(pool);
+	for (struct cache *c = pool->caches; c; c = c->next)
+		wait_until_left(c);
 	caches_settle(pool);
 	for (struct cache *c = pool->caches; c; c = c->next) {
 		cache_empty(c);
@@ -234,10 +269,14 @@ static void overflow(struct cache *c, struct magazine *m)
 {
 	uint32_t n = (magazine_fill(m->count) + 1) / 2;
 
-	if (c->pool->binned_bytes + n * m->capacity <= bins_share(c->pool))
+	if (c->pool->binned_bytes + n * m->capacity <= bins_share(c->pool)) {
 		magazine_give(c, m, n);
-	else
+		/* It stays in the budget, but as the bins' part. */
+		c->credit -= n * m->capacity;
+		c->pool->cache_credit -= n * m->capacity;
+	} else {
 		magazine_release(c, m, n);
+	}
 }
 
 /*
@@ -255,7 +294,7 @@ bool cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity)
 		return false;
 	if (++c->misses % MISSES_PER_DECAY == 0)
 		cache_decay(c);
-	if (!m->room) {
+	if (!m->capacity) {
 		m->bin = bin;
 		m->capacity = capacity;
 		m->next = c->in_use;
@@ -354,6 +393,7 @@ static void thread_end(void *arg)
 	struct thread_caches *t = arg;
 
 	pthread_mutex_lock(&threads_lock);
+	thread_caches = &no_caches;
 	for (uint32_t i = 0; i < t->size; i++) {
 		struct cache *c = t->cache[i];
 		struct binpool *pool;
@@ -365,31 +405,38 @@ static void thread_end(void *arg)
 		cache_delete(c);
 		pool_unlock(pool);
 	}
-	free(t->cache);
-	*t = (struct thread_caches){0};
+	free(t);
 	thread_ended = true;
 	pthread_mutex_unlock(&threads_lock);
 }
 
-/* Makes the thread's table large enough. threads_lock. */
+/*
+ * Makes the thread's table large enough. It is not the thread's own memory: a thread
+ * may end without a word, and its caches are emptied later. threads_lock.
+ */
 static int table_grow(uint32_t number)
 {
-	struct thread_caches *t = &thread_caches;
+	struct thread_caches *old = thread_caches, *t;
 	uint32_t size = 8;
-	struct cache **table;
 
-	if (number < t->size)
+	if (number < old->size)
 		return 0;
 	while (size <= number)
 		size *= 2;
-	table = realloc(t->cache, size * sizeof(struct cache *));
-	if (!table)
+	t = calloc(1, sizeof(*t) + size * sizeof(struct cache *));
+	if (!t || pthread_setspecific(thread_key, t)) {
+		free(t);
 		return -ENOMEM;
-	memset(table + t->size, 0, (size - t->size) * sizeof(struct cache *));
-	t->cache = table;
-	if (!t->size && pthread_setspecific(thread_key, t))
-		return -ENOMEM;
+	}
 	t->size = size;
+	for (uint32_t i = 0; i < old->size; i++) {
+		t->cache[i] = old->cache[i];
+		if (t->cache[i])
+			t->cache[i]->thread = t;
+	}
+	thread_caches = t;
+	if (old != &no_caches)
+		free(old);
 	return 0;
 }
 
@@ -403,7 +450,7 @@ struct cache *cache_get(struct binpool *pool)
 	c = aligned_alloc(64, (sizeof(*c) + 63) / 64 * 64);
 	if (!c)
 		return NULL;
-	*c = (struct cache){.pool = pool, .thread = &thread_caches};
+	*c = (struct cache){.pool = pool};
 	c->magazines = mmap(NULL, pool->cache_bins * sizeof(*c->magazines), PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (c->magazines == MAP_FAILED) {
@@ -424,7 +471,8 @@ struct cache *cache_get(struct binpool *pool)
 		c->next->prev = c;
 	pool->caches = c;
 	pool_unlock(pool);
-	thread_caches.cache[pool->number] = c;
+	c->thread = thread_caches;
+	thread_caches->cache[pool->number] = c;
 	pthread_mutex_unlock(&threads_lock);
 	return c;
 }
@@ -522,8 +570,8 @@ void caches_before_fork(void)
 void caches_after_fork(bool child)
 {
 	if (child) {
-		for (uint32_t i = 0; i < thread_caches.size; i++)
-			thread_caches.cache[i] = NULL;
+		for (uint32_t i = 0; i < thread_caches->size; i++)
+			thread_caches->cache[i] = NULL;
 		fenced = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
 	}
 	pthread_mutex_unlock(&threads_lock);

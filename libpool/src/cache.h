@@ -64,18 +64,18 @@ struct cache {
 /* A thread's caches, by the number of the pool. */
 struct thread_caches {
 	uint32_t size;
-	struct cache **cache;
+	struct cache *cache[];
 };
 
-extern __thread struct thread_caches thread_caches __attribute__((tls_model("initial-exec")));
+extern __thread struct thread_caches *thread_caches __attribute__((tls_model("initial-exec")));
 
 /* The calling thread's cache of @pool, or NULL. */
 static inline struct cache *cache_of(const struct binpool *pool)
 {
+	const struct thread_caches *t = thread_caches;
 	uint32_t number = pool->number;
 
-	return __builtin_expect(number < thread_caches.size, 1) ? thread_caches.cache[number]
-								: NULL;
+	return __builtin_expect(number < t->size, 1) ? t->cache[number] : NULL;
 }
 
 /* revoked */

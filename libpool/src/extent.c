@@ -252,6 +252,23 @@ void voids_fini(struct binpool *pool)
 	pool->voids = NULL;
 }
 
+/* Takes what is about to go out of the page map, unless another pool has its pages by now. */
+static void forget_runs(const struct extent *e)
+{
+	const uint64_t page = (uint64_t)1 << MAP_PAGE_SHIFT;
+
+	for (struct run *run = e->first; run; run = run->next) {
+		uint64_t bytes = run->slab ? run->bytes : u64_min(run->bytes, page);
+
+		for (uint64_t at = 0; at < bytes; at += page) {
+			struct run **entry = map_entry(run->base + at);
+
+			if (entry && *entry == run)
+				map_set(run->base + at, NULL);
+		}
+	}
+}
+
 /* In a forked child: lets go of what was inherited, telling nobody. */
 void extents_forget(struct binpool *pool)
 {
@@ -264,6 +281,8 @@ void extents_forget(struct binpool *pool)
 			older = a->next;
 			free(a);
 		}
+		if (!pool->exact)
+			forget_runs(e);
 		if (pool->provider.ops->forget)
 			pool->provider.ops->forget(&pool->provider, e);
 		free(e);

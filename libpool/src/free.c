@@ -169,6 +169,8 @@ EXPORT int binpool_free_bulk(struct binpool *pool, size_t n, void *const *ptrs)
 {
 	int err, first = 0;
 
+	if (!pool)
+		return explain(-EINVAL, "pool is NULL");
 	if (!ptrs && n)
 		return explain(-EINVAL, "ptrs is NULL");
 	for (size_t i = 0; i < n; i++) {
@@ -197,6 +199,7 @@ static int free_held(struct binpool *pool, bool stop)
 	}
 	while ((run = bins_largest(pool)))
 		held_release_one(pool, run);
+	bins_trim(pool);
 	pool_unlock(pool);
 	extents_give_back(pool);
 	turn_give(pool);

@@ -17,14 +17,15 @@ void callback_enter(struct callback *c, const struct binpool *pool)
 	callbacks = c;
 	/* Or a call that finds something there would be none. */
 	if (c->cache)
-		thread_caches.cache[pool->number] = NULL;
+		thread_caches->cache[pool->number] = NULL;
 }
 
 void callback_leave(struct callback *c)
 {
 	callbacks = c->outer;
-	if (c->cache)
-		thread_caches.cache[c->pool->number] = c->cache;
+	/* A child that returns from a callback in which the parent forked has none. */
+	if (c->cache && !c->pool->dead)
+		thread_caches->cache[c->pool->number] = c->cache;
 }
 
 int callback_errno(int err)

@@ -146,13 +146,15 @@ struct free_index {
 struct slab {
 	struct slab *prev, *next; /* of the bin's slabs with a free slot; or its spare ones */
 	struct run *home;
-	uint32_t stride, slots; /* bytes of a slot; their number */
+	char *base;
+	uint32_t stride, slots; /* bytes of a slot; their number, 0 without memory */
 	uint32_t reciprocal;	/* of the stride, for slab_slot() */
 	uint32_t used;		/* slots that are active or held */
 	uint32_t fresh;		/* slots from here on were never used */
 	bool clean;		/* and are zero */
 	struct run *free;	/* the other free slots, through next */
-	struct run slot[];
+	struct run *slot;	/* touched as far as fresh */
+	uint32_t room;		/* slots that there are addresses for */
 };
 
 #define SLAB_BYTES	 ((uint64_t)64 << 10)
@@ -161,7 +163,7 @@ struct slab {
 /* The buffer of the slab that begins at @ptr; NULL: none does. */
 static inline struct run *slab_slot(struct slab *slab, const char *ptr)
 {
-	uint64_t at = (uint64_t)(ptr - slab->home->base);
+	uint64_t at = (uint64_t)(ptr - slab->base);
 	uint64_t i = at / SLAB_STRIDE_UNIT * slab->reciprocal >> 16;
 
 	return i < slab->slots && i * slab->stride == at ? &slab->slot[i] : NULL;
@@ -470,6 +472,7 @@ void bins_unhold(struct binpool *pool, struct run *run);
 struct run *bins_take(struct binpool *pool, uint32_t bin, uint64_t align);
 struct run *bins_largest(struct binpool *pool);
 uint64_t bins_largest_active(const struct binpool *pool);
+void bins_trim(struct binpool *pool);
 void bins_fini(struct binpool *pool);
 
 /* carve.c; all locked. */
@@ -490,6 +493,7 @@ bool slab_serves(const struct binpool *pool, uint64_t capacity);
 int slab_prepare(struct binpool *pool, uint32_t bin, uint64_t capacity);
 struct run *slab_take(struct binpool *pool, uint32_t bin, uint64_t capacity);
 void slab_give(struct binpool *pool, struct run *slot);
+void slabs_trim(struct bin *bin);
 void slabs_fini(struct bin *bin);
 
 /* lookup.c; all locked. */
@@ -521,6 +525,8 @@ void held_dissolve(struct binpool *pool, struct run *run);
 
 /* stats.c */
 void stats_measure(struct binpool *pool);
+/* A count that is less than nothing for a moment: 0. */
+uint64_t not_negative(uint64_t n);
 void stats_collect(const struct binpool *pool, struct binpool_stats *out);
 
 /* check.c: invariants of everything above; what is broken, or NULL. Locked. */

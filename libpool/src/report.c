@@ -38,8 +38,8 @@ static bool take_bins(struct binpool *pool, struct snapshot *s)
 				s->bins[s->n] = (struct bin_line){
 					.bin = bin,
 					.capacity = class_bin_capacity(pool, bin),
-					.active = b->active,
-					.held = b->held + b->cached,
+					.active = not_negative(b->active),
+					.held = not_negative(b->held + b->cached),
 				};
 			s->n++;
 		}

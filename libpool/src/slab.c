@@ -7,6 +7,7 @@
  * so that a stray pointer may be looked up at any time.
  */
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "pool.h"
 
@@ -47,9 +48,16 @@ int slab_prepare(struct binpool *pool, uint32_t bin, uint64_t capacity)
 	assert_locked(pool);
 	if (b->slabs || b->spare)
 		return 0;
-	slab = aligned_alloc(_Alignof(struct slab), sizeof(*slab) + slots * sizeof(*slab->slot));
+	slab = calloc(1, sizeof(*slab));
 	if (!slab)
 		return -ENOMEM;
+	slab->room = (uint32_t)slots;
+	slab->slot = mmap(NULL, slots * sizeof(*slab->slot), PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (slab->slot == MAP_FAILED) {
+		free(slab);
+		return -ENOMEM;
+	}
 	slab->stride = (uint32_t)capacity;
 	slab->reciprocal = ((1u << 16) + slab->stride / SLAB_STRIDE_UNIT - 1) /
 			   (slab->stride / SLAB_STRIDE_UNIT);
@@ -74,6 +82,7 @@ static struct slab *slab_new(struct binpool *pool, uint32_t bin, uint64_t capaci
 	home->bin = bin;
 	home->slab = slab;
 	slab->home = home;
+	slab->base = home->base;
 	slab->slots = (uint32_t)(home->bytes / capacity);
 	slab->used = 0;
 	slab->fresh = 0;
@@ -144,6 +153,7 @@ void slab_give(struct binpool *pool, struct run *slot)
 		map_set(home->base + at, NULL);
 	home->slab = NULL;
 	home->clean = false;
+	slab->slots = 0;
 	list_add(&b->spare, slab);
 	dissolve(pool, home);
 }
@@ -154,8 +164,16 @@ static void list_free(struct slab *slab)
 
 	for (; slab; slab = next) {
 		next = slab->next;
+		munmap(slab->slot, slab->room * sizeof(*slab->slot));
 		free(slab);
 	}
+}
+
+/* Lets go of what the descriptions of slabs without memory take. */
+void slabs_trim(struct bin *b)
+{
+	for (struct slab *slab = b->spare; slab; slab = slab->next)
+		madvise(slab->slot, slab->room * sizeof(*slab->slot), MADV_DONTNEED);
 }
 
 /* When no slab has memory any more. */

@@ -15,6 +15,11 @@ void stats_measure(struct binpool *pool)
 	extents_settle(pool);
 }
 
+uint64_t not_negative(uint64_t n)
+{
+	return n > INT64_MAX ? 0 : n;
+}
+
 /* Locked. */
 void stats_collect(const struct binpool *pool, struct binpool_stats *out)
 {
@@ -23,7 +28,12 @@ void stats_collect(const struct binpool *pool, struct binpool_stats *out)
 
 	assert_locked(pool);
 	*out = pool->stats;
-	out->managed_bytes = pool->active_capacity + out->held_bytes;
+	/* Of a buffer that went from one thread to another only the end may have been seen. */
+	out->active_blocks = not_negative(out->active_blocks);
+	out->active_bytes = not_negative(out->active_bytes);
+	out->held_blocks = not_negative(out->held_blocks);
+	out->held_bytes = not_negative(out->held_bytes);
+	out->managed_bytes = not_negative(pool->active_capacity + pool->stats.held_bytes);
 	out->max_bytes = pool->max_bytes;
 	out->provider = pool->provider.ops->id;
 	for (const struct extent *e = pool->extents; e && !pool->exact; e = e->next) {

@@ -62,9 +62,9 @@ TEST_F(poison, not_handed_out)
 	close(fd);
 }
 
+/* By then it is held, unless a cleaner has been faster and found it. */
 TEST_F(poison, not_freed)
 {
-	ASSERT_EQ((long long)self->frame, attr_read("held_bytes"));
 	ASSERT_EQ(0, attr_write("free_held", 1));
 }
 

@@ -11,6 +11,8 @@ UNIT_TESTS := $(filter-out $(if $(filter binpool-opencl,$(LIBPOOL_PARTS)),,test_
 	$(if $(filter binpool-uring,$(LIBPOOL_PARTS)),,test_uring),$(UNIT_ALL))
 
 UNIT_CFLAGS = $(USER_CFLAGS) -Ilibpool/src -DCL_TARGET_OPENCL_VERSION=120 -pthread
+# Whose realloc it lets fail.
+UNIT_LIBS_test_cache_odd := -Wl,--wrap=realloc
 UNIT_LINK_test_opencl := $(LIB)/libbinpool-opencl.a
 UNIT_LIBS_test_opencl := -lOpenCL
 UNIT_LINK_test_uring := $(LIB)/libbinpool-uring.a
@@ -43,7 +45,7 @@ check-asan: ## Run the unit tests under AddressSanitizer and UBSan
 		tests/unit/run-unit $(UNIT_TESTS:%=$(BUILD)/asan/tests/unit/%)
 
 # Address space randomisation may leave ThreadSanitizer no room for its shadow.
-TSAN_TESTS := test_threads test_cache
+TSAN_TESTS := test_threads test_cache test_cache_odd
 check-tsan: ## Run the tests with threads under ThreadSanitizer
 	$(MAKE) --no-print-directory $(TSAN_TESTS:%=$(BUILD)/tsan/tests/unit/%) BUILD=$(BUILD)/tsan \
 		CFLAGS='-O1 -g -fsanitize=thread'

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * What befalls caches, slabs and the page map from outside: memory that runs out, system
+ * calls that are taken away, threads that end late, forks in odd places.
+ */
+#include "unit.h"
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cache.h"
+
+/* The library's realloc, by the linker: fails when told to. */
+void *__real_realloc(void *ptr, size_t size);
+void *__wrap_realloc(void *ptr, size_t size);
+static bool realloc_fails;
+
+void *__wrap_realloc(void *ptr, size_t size)
+{
+	return realloc_fails ? NULL : __real_realloc(ptr, size);
+}
+
+/* A magazine that there is no memory for: the buffer goes elsewhere. */
+static void no_memory_for_a_magazine(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	void *p[200];
+
+	(void)state;
+	for (int fails = 1; fails >= 0; fails--) {
+		for (uint64_t size = 100; size < 2 * MIB; size *= 3) {
+			assert_ok(binpool_alloc_bulk(pool, size, 20, p));
+			realloc_fails = fails;
+			assert_ok(binpool_free_bulk(pool, 20, p));
+			assert_ok(binpool_free(pool, binpool_alloc(pool, size)));
+			realloc_fails = false;
+			check_pool(pool);
+		}
+	}
+	assert_true(stats_of(pool).reuses > 0);
+	assert_ok(binpool_destroy(pool));
+}
+
+/* Every alignment for every small size, each of many neighbours. */
+static void aligned_below_a_page(void **state)
+{
+	struct binpool *pool = thp_pool(256 * MIB);
+	void *p[70];
+
+	(void)state;
+	for (size_t align = 64; align <= 8192; align *= 2) {
+		for (size_t size = 1; size < 9000; size += size < 300 ? 13 : 211) {
+			for (size_t i = 0; i < ARRAY_SIZE(p); i++) {
+				p[i] = binpool_alloc_aligned(pool, size, align);
+				assert_non_null(p[i]);
+				assert_int_equal((uintptr_t)p[i] % align, 0);
+			}
+			assert_ok(binpool_free_bulk(pool, ARRAY_SIZE(p), p));
+		}
+		check_pool(pool);
+	}
+	assert_ok(binpool_destroy(pool));
+}
+
+/* Small buffers that are gone leave little behind. */
+static void bookkeeping_goes(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	const size_t n = 200000;
+	void **p = calloc(n, sizeof(*p));
+	long pages[2], ignored;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		FILE *f = fopen("/proc/self/statm", "re");
+
+		for (size_t size = 64; !i && size < 1000; size += 64) {
+			size_t some = u64_min(n, 16 * MIB / size);
+
+			assert_ok(binpool_alloc_bulk(pool, size, some, p));
+			assert_ok(binpool_free_bulk(pool, some, p));
+			assert_ok(binpool_free_held(pool));
+		}
+		assert_non_null(f);
+		assert_int_equal(fscanf(f, "%ld %ld", &ignored, &pages[i]), 2);
+		fclose(f);
+		/* The second time with one class that the first time has left ready. */
+		assert_ok(binpool_alloc_bulk(pool, 64, n, p));
+		assert_ok(binpool_free_bulk(pool, n, p));
+		assert_ok(binpool_free_held(pool));
+	}
+	assert_true((uint64_t)(pages[1] - pages[0]) * page_size() < 4 * MIB || pages[1] < pages[0]);
+	assert_int_equal(stats_of(pool).reserved_bytes, 0);
+	free(p);
+	assert_ok(binpool_destroy(pool));
+}
+
+struct pusher {
+	struct binpool *pool;
+	void *place;
+	int stop, errors;
+};
+
+static void note_error(struct pusher *s, bool error)
+{
+	if (error)
+		__atomic_add_fetch(&s->errors, 1, __ATOMIC_RELAXED);
+}
+
+/* Frees what the other allocates. */
+static void *take_and_free(void *arg)
+{
+	struct pusher *s = arg;
+
+	while (!__atomic_load_n(&s->stop, __ATOMIC_RELAXED)) {
+		void *p = __atomic_exchange_n(&s->place, NULL, __ATOMIC_ACQ_REL);
+
+		note_error(s, p && binpool_free(s->pool, p));
+	}
+	return NULL;
+}
+
+static void *allocate_and_give(void *arg)
+{
+	struct pusher *s = arg;
+
+	while (!__atomic_load_n(&s->stop, __ATOMIC_RELAXED)) {
+		void *p = binpool_alloc(s->pool, 100000);
+
+		note_error(s, !p);
+		p = __atomic_exchange_n(&s->place, p, __ATOMIC_ACQ_REL);
+		note_error(s, p && binpool_free(s->pool, p));
+	}
+	return NULL;
+}
+
+/* Counters that are read meanwhile are never below zero, and nothing is refused for it. */
+static void never_negative(void **state)
+{
+	struct pusher s = {.pool = thp_pool(32 * MIB)};
+	pthread_t t[2];
+	void *p[40];
+
+	(void)state;
+	pthread_create(&t[0], NULL, take_and_free, &s);
+	pthread_create(&t[1], NULL, allocate_and_give, &s);
+	for (uint64_t i = 0; i < rounds(20000); i++) {
+		struct binpool_stats st = stats_of(s.pool);
+
+		assert_true(st.active_blocks < 100 && st.held_blocks < 1000);
+		assert_true(st.active_bytes < GIB && st.held_bytes < GIB && st.managed_bytes < GIB);
+		if (i % 50)
+			continue;
+		/* So much that the limit is looked at. */
+		for (size_t k = 0; k < ARRAY_SIZE(p); k++) {
+			p[k] = binpool_alloc(s.pool, 600 * KIB);
+			assert_non_null(p[k]);
+		}
+		assert_ok(binpool_free_bulk(s.pool, ARRAY_SIZE(p), p));
+	}
+	__atomic_store_n(&s.stop, 1, __ATOMIC_RELAXED);
+	for (int i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+	assert_int_equal(s.errors, 0);
+	assert_ok(binpool_free(s.pool, s.place));
+	check_pool(s.pool);
+	assert_ok(binpool_destroy(s.pool));
+}
+
+/* ThreadSanitizer itself is at an end by then. */
+#ifndef __SANITIZE_THREAD__
+static pthread_key_t last_key;
+static struct binpool *last_pool;
+
+/* First uses the pool when no destructor will run any more. */
+static void use_at_last(void *arg)
+{
+	static __thread int calls;
+
+	if (++calls < sysconf(_SC_THREAD_DESTRUCTOR_ITERATIONS))
+		pthread_setspecific(last_key, arg);
+	else
+		binpool_free(last_pool, binpool_alloc(last_pool, 100));
+}
+
+static void *last_thread(void *arg)
+{
+	pthread_setspecific(last_key, arg);
+	return NULL;
+}
+
+static void threads_that_end_late(void **state)
+{
+	pthread_attr_t attr;
+	pthread_t t;
+
+	(void)state;
+	last_pool = thp_pool(16 * MIB);
+	pthread_attr_init(&attr);
+	/* So large that libc does not keep it for the next thread. */
+	pthread_attr_setstacksize(&attr, 64 * MIB);
+	pthread_key_create(&last_key, use_at_last);
+	for (int i = 0; i < 3; i++) {
+		pthread_create(&t, &attr, last_thread, &last_key);
+		pthread_join(t, NULL);
+	}
+	pthread_key_delete(last_key);
+	pthread_attr_destroy(&attr);
+	check_pool(last_pool);
+	assert_ok(binpool_destroy(last_pool));
+}
+#endif
+
+/* A child's status must be 0. */
+static void reap(pid_t pid)
+{
+	int status;
+
+	assert_true(pid >= 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+static pid_t forked;
+static bool fork_now;
+
+static int attach_forks(void *ctx, const struct binpool_extent *e, void **cookie)
+{
+	(void)ctx;
+	(void)e;
+	*cookie = NULL;
+	if (fork_now)
+		forked = fork();
+	return 0;
+}
+
+static void detach_nothing(void *ctx, const struct binpool_extent *e, void *cookie)
+{
+	(void)ctx;
+	(void)e;
+	(void)cookie;
+}
+
+/* The child of a callback goes on out of it, into a pool that is not its own. */
+static void fork_in_a_callback(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool_registrar_ops ops = {
+		.size = sizeof(ops),
+		.attach = attach_forks,
+		.detach = detach_nothing,
+	};
+	uint64_t id;
+	void *p;
+
+	(void)state;
+	assert_ok(binpool_add_registrar(pool, &ops, &id));
+	assert_ok(binpool_free(pool, binpool_alloc(pool, 100)));
+	fork_now = true;
+	p = binpool_alloc(pool, 8 * MIB);
+	if (!forked)
+		_exit(!binpool_alloc(pool, 100) && errno == EOWNERDEAD ? 0 : 1);
+	fork_now = false;
+	reap(forked);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_destroy(pool));
+}
+
+static void *next_address;
+
+static int map_there(void *ctx, uint64_t bytes, void **ptr)
+{
+	(void)ctx;
+	*ptr = mmap(next_address, bytes, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	return *ptr == MAP_FAILED ? -ENOMEM : 0;
+}
+
+static void unmap_there(void *ctx, void *ptr, uint64_t bytes)
+{
+	(void)ctx;
+	munmap(ptr, bytes);
+}
+
+/* In a child that has destroyed what it inherited the addresses are another pool's. */
+static int use_addresses_again(struct binpool *pool, char *small, char *large)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool_allocator_ops ops = {
+		.size = sizeof(ops),
+		.alloc = map_there,
+		.free = unmap_there,
+	};
+	struct binpool *own;
+
+	o.provider = BINPOOL_PROVIDER_ALLOCATOR;
+	o.allocator = &ops;
+	if (binpool_destroy(pool))
+		return 1;
+	for (size_t i = 0; i < 4000; i++)
+		memset(malloc(8 + i % 2000 * 40), 0x41, 8 + i % 2000 * 40);
+	if (binpool_create(&own, &o))
+		return 2;
+	for (int i = 0; i < 2; i++) {
+		char *p;
+
+		next_address = (char *)((uintptr_t)(i ? large : small) & ~(page_size() - 1));
+		p = binpool_alloc(own, 4096);
+		if (!p || binpool_free(own, p + 64) != -EINVAL || binpool_free(own, p))
+			return 3;
+	}
+	return binpool_destroy(own) ? 4 : 0;
+}
+
+static void pages_of_a_dead_pool(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	char *small = binpool_alloc(pool, 64), *large = binpool_alloc(pool, 100000);
+	pid_t pid = fork();
+
+	(void)state;
+	if (!pid)
+		_exit(use_addresses_again(pool, small, large));
+	reap(pid);
+	assert_ok(binpool_free(pool, small));
+	assert_ok(binpool_free(pool, large));
+	assert_ok(binpool_destroy(pool));
+}
+
+static void refuse_membarrier(void)
+{
+	struct sock_filter lines[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog filter = {ARRAY_SIZE(lines), lines};
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter))
+		_exit(10);
+}
+
+/* Everything still works, and caches are still used and still revoked. */
+static int without_membarrier(bool late)
+{
+	struct pusher s = {0};
+	struct binpool_stats st = {.size = sizeof(st)};
+	pthread_t t[2];
+
+	if (!late)
+		refuse_membarrier();
+	s.pool = thp_pool(64 * MIB);
+	pthread_create(&t[0], NULL, take_and_free, &s);
+	pthread_create(&t[1], NULL, allocate_and_give, &s);
+	if (late) {
+		usleep(10000);
+		refuse_membarrier();
+	}
+	for (int i = 0; i < 2000; i++)
+		note_error(&s, binpool_free_held(s.pool) != 0);
+	__atomic_store_n(&s.stop, 1, __ATOMIC_RELAXED);
+	for (int i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+	for (int i = 0; i < 2; i++)
+		s.errors += binpool_free(s.pool, binpool_alloc(s.pool, 5000)) != 0;
+	if (s.errors || binpool_free(s.pool, s.place) || binpool_get_stats(s.pool, &st))
+		return 1;
+	if (!st.reuses || st.active_blocks)
+		return 2;
+	check_pool(s.pool);
+	return binpool_destroy(s.pool) ? 3 : 0;
+}
+
+static void membarrier_refused(void **state)
+{
+	(void)state;
+	for (int late = 0; late < 2; late++) {
+		pid_t pid = fork();
+
+		if (!pid)
+			_exit(without_membarrier(late));
+		reap(pid);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(no_memory_for_a_magazine), cmocka_unit_test(aligned_below_a_page),
+		cmocka_unit_test(bookkeeping_goes),	    cmocka_unit_test(never_negative),
+#ifndef __SANITIZE_THREAD__
+		cmocka_unit_test(threads_that_end_late),
+#endif
+		cmocka_unit_test(fork_in_a_callback),	    cmocka_unit_test(pages_of_a_dead_pool),
+		cmocka_unit_test(membarrier_refused),
+	};
+
+	return cmocka_run_group_tests_name("cache_odd", tests, NULL, NULL);
+}
