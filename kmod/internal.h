@@ -327,7 +327,7 @@ void held_suspend(bool on);
  * A caller that may do without the frames in work need not wait for long. One that has
  * to find all that is held waits until they are back, however slow the CPUs are.
  */
-#define PAUSE_SHORT_MS 50
+#define PAUSE_SHORT_MS 200
 #define PAUSE_LONG_MS  1000
 #define PAUSE_FOR_ALL  UINT_MAX
 
