@@ -200,19 +200,24 @@ static bool fly(struct pin *pin, int file, off_t at, bool into_memory)
 		return false;
 	/*
 	 * A request that is put off pins its pages later, and what is mapped at their
-	 * address by then. What is registered is pinned now.
+	 * address by then, which may be another block. What is registered is pinned now;
+	 * for that it must be writable.
 	 */
 	fixed = !io_uring_register_buffers(pin->ring, &part, 1);
+	if (!fixed && into_memory) {
+		ring_exit(pin);
+		return false;
+	}
+	for (unsigned int i = 0; !fixed && i < pin->pages; i++)
+		pin->words[i] = PAGE_UNKNOWN;
 	for (unsigned int i = 0; i < pin->pages; i++) {
 		struct io_uring_sqe *sqe = io_uring_get_sqe(pin->ring);
 		char *page = pin->addr + i * shared->page;
 		unsigned int len = (unsigned int)shared->page;
 		__u64 place = (__u64)at + i * shared->page;
 
-		if (into_memory && fixed)
+		if (into_memory)
 			io_uring_prep_read_fixed(sqe, file, page, len, place, 0);
-		else if (into_memory)
-			io_uring_prep_read(sqe, file, page, len, place);
 		else if (fixed)
 			io_uring_prep_write_fixed(sqe, file, page, len, place, 0);
 		else
@@ -241,7 +246,7 @@ bool op_flight_read(struct task *task, struct slot *slot)
 
 bool op_flight_write(struct task *task, struct slot *slot)
 {
-	struct pin *pin = pin_prepare(task, slot, false);
+	struct pin *pin = pin_prepare(task, slot, true);
 
 	if (!pin || !fly(pin, task->scratch, scratch_at(task, pin), false))
 		return false;
