@@ -50,10 +50,10 @@ static int request_init(struct request *req, const struct binpool *pool, uint64_
 		need = UINT64_MAX;
 	/* In a slab only a multiple of the alignment is at one. */
 	if (!pool->exact && slab_serves(pool, need))
-		need = u64_max(need, u64_min(align, (uint64_t)1 << MAP_PAGE_SHIFT));
+		need = u64_max(need, u64_min(align, MAP_PAGE_BYTES));
 	req->capacity = need == UINT64_MAX && need != bytes ? 0 : class_capacity(pool, need);
 	while (!pool->exact && req->capacity && slab_serves(pool, req->capacity) &&
-	       req->capacity & (u64_min(align, (uint64_t)1 << MAP_PAGE_SHIFT) - 1))
+	       req->capacity & (u64_min(align, MAP_PAGE_BYTES) - 1))
 		req->capacity = class_capacity(pool, req->capacity + 1);
 	if (!req->capacity)
 		return explain(-E2BIG, "pool %s: asked for %s, no size class is that large",
@@ -75,7 +75,7 @@ static int request_init(struct request *req, const struct binpool *pool, uint64_
 			       binpool_provider_name(pool->provider.ops->id));
 	req->bin = class_bin(pool, req->capacity);
 	req->in_slab = slab_serves(pool, req->capacity);
-	req->run_bytes = req->in_slab ? (uint64_t)1 << MAP_PAGE_SHIFT : req->capacity;
+	req->run_bytes = req->in_slab ? MAP_PAGE_BYTES : req->capacity;
 	req->run_align = req->in_slab ? req->run_bytes : req->align;
 	return 0;
 }

@@ -96,8 +96,9 @@ static void magazine_cut(struct cache *c, struct magazine *m, uint32_t n)
 	memmove(m->items, m->items + n, magazine_fill(m->count) * sizeof(*m->items));
 }
 
-/* Moves the @n oldest buffers of a magazine into the pool's bin. */
-static void magazine_give(struct cache *c, struct magazine *m, uint32_t n)
+/* The @n oldest buffers of a magazine leave: bins_hold() or held_dissolve() is done to each. */
+static void magazine_leave(struct cache *c, struct magazine *m, uint32_t n,
+			   void (*to)(struct binpool *pool, struct run *run))
 {
 	struct run *runs[MAGAZINE_MAX];
 
@@ -105,25 +106,13 @@ static void magazine_give(struct cache *c, struct magazine *m, uint32_t n)
 		runs[i] = m->items[i].run;
 	magazine_cut(c, m, n);
 	for (uint32_t i = 0; i < n; i++)
-		bins_hold(c->pool, runs[i]);
-}
-
-/* Ends the @n oldest buffers of a magazine. */
-static void magazine_release(struct cache *c, struct magazine *m, uint32_t n)
-{
-	struct run *runs[MAGAZINE_MAX];
-
-	for (uint32_t i = 0; i < n; i++)
-		runs[i] = m->items[i].run;
-	magazine_cut(c, m, n);
-	for (uint32_t i = 0; i < n; i++)
-		held_dissolve(c->pool, runs[i]);
+		to(c->pool, runs[i]);
 }
 
 static void cache_empty(struct cache *c)
 {
 	for (struct magazine *m = c->in_use; m; m = m->next)
-		magazine_give(c, m, magazine_fill(m->count));
+		magazine_leave(c, m, magazine_fill(m->count), bins_hold);
 	c->top = 0;
 	c->pool->cache_credit -= c->credit;
 	c->credit = 0;
@@ -224,7 +213,7 @@ static void cache_decay(struct cache *c)
 		uint32_t n = magazine_fill(m->count);
 
 		if (n && m->count >> MAGAZINE_BITS == m->decayed >> MAGAZINE_BITS)
-			magazine_release(c, m, (n + 1) / 2);
+			magazine_leave(c, m, (n + 1) / 2, held_dissolve);
 		m->decayed = m->count;
 	}
 	pool->cache_credit -= c->credit - c->bytes;
@@ -270,12 +259,12 @@ static void overflow(struct cache *c, struct magazine *m)
 	uint32_t n = (magazine_fill(m->count) + 1) / 2;
 
 	if (c->pool->binned_bytes + n * m->capacity <= bins_share(c->pool)) {
-		magazine_give(c, m, n);
+		magazine_leave(c, m, n, bins_hold);
 		/* It stays in the budget, but as the bins' part. */
 		c->credit -= n * m->capacity;
 		c->pool->cache_credit -= n * m->capacity;
 	} else {
-		magazine_release(c, m, n);
+		magazine_leave(c, m, n, held_dissolve);
 	}
 }
 
@@ -320,7 +309,7 @@ bool cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity)
 			break;
 		top = &c->magazines[c->top];
 		if (c->top > index && magazine_fill(top->count))
-			magazine_release(c, top, 1);
+			magazine_leave(c, top, 1, held_dissolve);
 		else if (c->top > index)
 			c->top--;
 		else if (magazine_fill(m->count) > 1)
@@ -451,17 +440,15 @@ struct cache *cache_get(struct binpool *pool)
 	if (!c)
 		return NULL;
 	*c = (struct cache){.pool = pool};
-	c->magazines = mmap(NULL, pool->cache_bins * sizeof(*c->magazines), PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (c->magazines == MAP_FAILED) {
+	c->magazines = bookkeeping_map(pool->cache_bins * sizeof(*c->magazines));
+	if (!c->magazines) {
 		free(c);
 		return NULL;
 	}
 	pthread_mutex_lock(&threads_lock);
 	if (table_grow(pool->number)) {
 		pthread_mutex_unlock(&threads_lock);
-		munmap(c->magazines, pool->cache_bins * sizeof(*c->magazines));
-		free(c);
+		cache_free(c);
 		return NULL;
 	}
 	pool_lock(pool);

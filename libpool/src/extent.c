@@ -255,12 +255,10 @@ void voids_fini(struct binpool *pool)
 /* Takes what is about to go out of the page map, unless another pool has its pages by now. */
 static void forget_runs(const struct extent *e)
 {
-	const uint64_t page = (uint64_t)1 << MAP_PAGE_SHIFT;
-
 	for (struct run *run = e->first; run; run = run->next) {
-		uint64_t bytes = run->slab ? run->bytes : u64_min(run->bytes, page);
+		uint64_t bytes = run->slab ? run->bytes : u64_min(run->bytes, MAP_PAGE_BYTES);
 
-		for (uint64_t at = 0; at < bytes; at += page) {
+		for (uint64_t at = 0; at < bytes; at += MAP_PAGE_BYTES) {
 			struct run **entry = map_entry(run->base + at);
 
 			if (entry && *entry == run)

@@ -18,7 +18,7 @@ static pthread_mutex_t pagemap_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct map_frame *unused;
 static size_t unused_frames;
 
-static void *map_pages(size_t bytes)
+void *bookkeeping_map(size_t bytes)
 {
 	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
 		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -29,7 +29,7 @@ static void *map_pages(size_t bytes)
 static struct map_frame *new_frame(void)
 {
 	if (!unused_frames) {
-		unused = map_pages(FRAMES_PER_CHUNK * sizeof(*unused));
+		unused = bookkeeping_map(FRAMES_PER_CHUNK * sizeof(*unused));
 		if (!unused)
 			return NULL;
 		unused_frames = FRAMES_PER_CHUNK;
@@ -53,7 +53,7 @@ int map_prepare(const void *base, uint64_t bytes)
 		struct map_frame **frame;
 
 		if (!*leaf) {
-			struct map_leaf *new = map_pages(sizeof(*new));
+			struct map_leaf *new = bookkeeping_map(sizeof(*new));
 
 			if (!new) {
 				err = -ENOMEM;

@@ -274,6 +274,7 @@ void extents_measure(struct binpool *pool);
 #define MAP_FRAME_SHIFT 21
 #define MAP_LEAF_SHIFT	34
 #define MAP_TOP_SHIFT	48
+#define MAP_PAGE_BYTES	((uint64_t)1 << MAP_PAGE_SHIFT)
 
 struct map_frame {
 	struct run *page[1u << (MAP_FRAME_SHIFT - MAP_PAGE_SHIFT)];
@@ -317,6 +318,8 @@ static inline struct run *map_find(const void *ptr)
 	return run;
 }
 
+/* Zeroed pages, touched as they are used; NULL: none. For munmap(). */
+void *bookkeeping_map(size_t bytes);
 int map_prepare(const void *base, uint64_t bytes);
 void map_set(const void *ptr, struct run *to);
 

@@ -11,12 +11,10 @@
 
 #include "pool.h"
 
-#define PAGE ((uint64_t)1 << MAP_PAGE_SHIFT)
-
 /* Whether buffers of @capacity come from slabs. */
 bool slab_serves(const struct binpool *pool, uint64_t capacity)
 {
-	return capacity < PAGE && !pool->exact;
+	return capacity < MAP_PAGE_BYTES && !pool->exact;
 }
 
 static void list_add(struct slab **list, struct slab *slab)
@@ -52,9 +50,8 @@ int slab_prepare(struct binpool *pool, uint32_t bin, uint64_t capacity)
 	if (!slab)
 		return -ENOMEM;
 	slab->room = (uint32_t)slots;
-	slab->slot = mmap(NULL, slots * sizeof(*slab->slot), PROT_READ | PROT_WRITE,
-			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (slab->slot == MAP_FAILED) {
+	slab->slot = bookkeeping_map(slots * sizeof(*slab->slot));
+	if (!slab->slot) {
 		free(slab);
 		return -ENOMEM;
 	}
@@ -65,6 +62,13 @@ int slab_prepare(struct binpool *pool, uint32_t bin, uint64_t capacity)
 	return 0;
 }
 
+/* Lets all pages of a slab say @to: its home, or NULL. */
+static void map_home(const struct run *home, struct run *to)
+{
+	for (uint64_t at = 0; at < home->bytes; at += MAP_PAGE_BYTES)
+		map_set(home->base + at, to);
+}
+
 /* A slab over a free run; NULL: there is none. */
 static struct slab *slab_new(struct binpool *pool, uint32_t bin, uint64_t capacity)
 {
@@ -72,9 +76,9 @@ static struct slab *slab_new(struct binpool *pool, uint32_t bin, uint64_t capaci
 	struct slab *slab = b->spare;
 	struct run *home;
 
-	home = carve(pool, &pool->free, SLAB_BYTES, PAGE);
+	home = carve(pool, &pool->free, SLAB_BYTES, MAP_PAGE_BYTES);
 	if (!home)
-		home = carve(pool, &pool->free, PAGE, PAGE);
+		home = carve(pool, &pool->free, MAP_PAGE_BYTES, MAP_PAGE_BYTES);
 	if (!home)
 		return NULL;
 	list_remove(&b->spare, slab);
@@ -88,8 +92,7 @@ static struct slab *slab_new(struct binpool *pool, uint32_t bin, uint64_t capaci
 	slab->fresh = 0;
 	slab->clean = home->clean;
 	slab->free = NULL;
-	for (uint64_t at = 0; at < home->bytes; at += PAGE)
-		map_set(home->base + at, home);
+	map_home(home, home);
 	list_add(&b->slabs, slab);
 	return slab;
 }
@@ -149,8 +152,7 @@ void slab_give(struct binpool *pool, struct run *slot)
 	if (--slab->used)
 		return;
 	list_remove(&b->slabs, slab);
-	for (uint64_t at = 0; at < home->bytes; at += PAGE)
-		map_set(home->base + at, NULL);
+	map_home(home, NULL);
 	home->slab = NULL;
 	home->clean = false;
 	slab->slots = 0;

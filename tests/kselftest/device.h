@@ -142,6 +142,16 @@ static inline bool attr_becomes(const char *name, __u64 value, unsigned int ms)
 	return false;
 }
 
+/* Until everything that is held is clean, frames come and go while they are counted. */
+static inline bool cleaning_ends(void)
+{
+	__u64 end = now_ms() + 20000 * (__u64)slowness();
+
+	while (attr_read("held_bytes") != attr_read("held_clean_bytes") && now_ms() < end)
+		sleep_ms(10);
+	return attr_read("held_bytes") == attr_read("held_clean_bytes");
+}
+
 /* The counters that must not move when a request is refused. */
 static const char *const counter_names[] = {
 	"max_bytes",	  "active_bytes",     "held_bytes",  "limbo_bytes",

@@ -51,16 +51,6 @@ TEST_F(pool, refused_values)
 	}
 }
 
-/* Until everything that is held is clean, frames come and go while they are counted. */
-static bool cleaning_ends(void)
-{
-	__u64 end = now_ms() + 20000;
-
-	while (attr_read("held_bytes") != attr_read("held_clean_bytes") && now_ms() < end)
-		sleep_ms(10);
-	return attr_read("held_bytes") == attr_read("held_clean_bytes");
-}
-
 /* An attribute of all nodes together. */
 static long long nodes_sum(const char *name)
 {

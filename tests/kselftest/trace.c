@@ -229,7 +229,6 @@ TEST_F(trace, limbo_given_up)
 TEST_F(trace, counters_agree)
 {
 	long long background, caller, freed, frame = (long long)self->frame;
-	__u64 end = now_ms() + 10000;
 
 	ASSERT_EQ(0, attr_write("free_held", 1));
 	background = attr_read("cleaned_background_bytes");
@@ -239,8 +238,7 @@ TEST_F(trace, counters_agree)
 	/* Sizes that differ, so that some of it is found dirty. */
 	for (__u64 i = 1; i < 20; i++)
 		close(block_alloc(self->dev, i * self->frame));
-	while (attr_read("held_bytes") != attr_read("held_clean_bytes") && now_ms() < end)
-		sleep_ms(10);
+	ASSERT_TRUE(cleaning_ends());
 	ASSERT_EQ(0, attr_write("free_held", 1));
 	ASSERT_EQ(0, attr_read("held_bytes"));
 	background = attr_read("cleaned_background_bytes") - background;
