@@ -242,7 +242,7 @@ TEST_F(module, quarantine_ends)
 /* Loaded and unloaded often, used each time: what it took it gives back. */
 TEST_F_TIMEOUT(module, cycles, 120)
 {
-	const int warm_up = 10, cycles = 20;
+	const int warm_up = 10, cycles = 60;
 	__u64 slab = 0, available = 0;
 
 	ASSERT_EQ(0, module_unload());
@@ -273,7 +273,7 @@ TEST_F_TIMEOUT(module, cycles, 120)
 		}
 	}
 	ASSERT_GE(slab + 4 * MIB, meminfo_bytes("SUnreclaim"));
-	/* A frame a cycle would be twice this; the system's own coming and going is less. */
+	/* A frame a cycle would be twice this; what lies on CPUs' lists varies by 20 MiB. */
 	ASSERT_LE(available, meminfo_bytes("MemAvailable") + (__u64)cycles / 2 * self->frame);
 }
 

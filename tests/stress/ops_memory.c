@@ -19,13 +19,6 @@ static void random_part(const struct view *view, __u64 *rng, __u64 *from, __u64 
 	*from += below(rng, view->pages - *pages + 1);
 }
 
-/* Without descriptor and mapping the block is gone. */
-static void drop_if_gone(struct slot *slot, __u64 *rng)
-{
-	if (slot->fd < 0 && !slot_view(slot, rng, false))
-		slot_drop(slot);
-}
-
 static int node_of_block(int fd)
 {
 	struct binpool_query q;
@@ -167,6 +160,10 @@ bool op_unmap(struct task *task, struct slot *slot)
 	}
 	if (!rest)
 		pages += after;
+	if (pages == view->pages) {
+		slot_unmap(slot, view);
+		return true;
+	}
 	if (munmap(view->addr + (from - view->from) * shared->page, pages * shared->page)) {
 		SUCCEEDED(OP_UNMAP, -errno, ENOMEM);
 		return false;
@@ -175,7 +172,6 @@ bool op_unmap(struct task *task, struct slot *slot)
 		*rest = (struct view){view->addr + (from + pages - view->from) * shared->page,
 				      from + pages, after, view->read_only};
 	view->pages = from - view->from;
-	drop_if_gone(slot, &task->rng);
 	return true;
 }
 
@@ -227,8 +223,7 @@ bool op_protect(struct task *task, struct slot *slot)
 		      view->read_only ? PROT_READ : PROT_READ | PROT_WRITE))
 		return true;
 	SUCCEEDED(OP_PROTECT, -errno, ENOMEM);
-	view_unmap(view);
-	drop_if_gone(slot, &task->rng);
+	slot_unmap(slot, view);
 	return false;
 }
 

@@ -163,6 +163,22 @@ void view_unmap(struct view *view)
 	view->pages = 0;
 }
 
+/*
+ * Gives a mapping up, and the slot with it if it was the last of the block: its frames
+ * are anybody's from then on, so claims end before.
+ */
+void slot_unmap(struct slot *slot, struct view *view)
+{
+	bool last = slot->fd < 0;
+
+	for (unsigned int i = 0; i < VIEWS; i++)
+		last &= &slot->views[i] == view || !slot->views[i].pages;
+	if (last)
+		slot_drop(slot);
+	else
+		view_unmap(view);
+}
+
 /* One of the slot's mappings, at random; NULL if it has none that will do. */
 struct view *slot_view(struct slot *slot, __u64 *rng, bool to_write)
 {

@@ -266,6 +266,7 @@ bool slot_adopt(struct slot *slot, int fd, int shadow_fd, const struct live *liv
 void slot_drop(struct slot *slot);
 struct view *slot_map(struct slot *slot, __u64 from, __u64 pages, bool read_only);
 void view_unmap(struct view *view);
+void slot_unmap(struct slot *slot, struct view *view);
 struct view *slot_view(struct slot *slot, __u64 *rng, bool to_write);
 void view_write(struct slot *slot, const struct view *view, __u64 from, __u64 pages);
 void slot_verify(const struct slot *slot);
