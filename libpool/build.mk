@@ -40,8 +40,6 @@ HEADERS_binpool-uring := libpool/include/binpool_uring.h
 
 LIBPOOL_CFLAGS = $(USER_CFLAGS) -Ilibpool/src -fPIC -fvisibility=hidden -ftls-model=initial-exec
 
-$(LIBPOOL_OBJ)/opencl/%.o: CPPFLAGS += -DCL_TARGET_OPENCL_VERSION=120
-
 LIBPOOL_SHARED := $(LIBPOOL_PARTS:%=$(LIB)/lib%.so)
 LIBPOOL_STATIC := $(LIBPOOL_PARTS:%=$(LIB)/lib%.a)
 LIBPOOL_PC := $(LIBPOOL_PARTS:%=$(LIB)/pkgconfig/%.pc)

@@ -5,6 +5,10 @@
 #ifndef BINPOOL_CL_H
 #define BINPOOL_CL_H
 
+/* Nothing here is newer; a program that says otherwise before is heard. */
+#ifndef CL_TARGET_OPENCL_VERSION
+#define CL_TARGET_OPENCL_VERSION 120
+#endif
 #include <CL/cl.h>
 #include <binpool.h>
 

@@ -68,11 +68,9 @@ static int request_init(struct request *req, const struct binpool *pool, uint64_
 	}
 	if (req->capacity > most)
 		return explain(-EFBIG,
-			       "pool %s: asked for %s, which never fits: max_bytes is %s (option "
-			       "max_bytes or BINPOOL_OPTS, else what provider %s allowed when "
-			       "the pool was made)",
+			       "pool %s: asked for %s, which never fits: max_bytes is %s (%s)",
 			       pool->name, human(bytes, asked), human(pool->max_bytes, limit),
-			       binpool_provider_name(pool->provider.ops->id));
+			       pool->max_from);
 	req->bin = class_bin(pool, req->capacity);
 	req->in_slab = slab_serves(pool, req->capacity);
 	req->run_bytes = req->in_slab ? MAP_PAGE_BYTES : req->capacity;
@@ -231,9 +229,9 @@ static int explain_limit(const struct binpool *pool, const struct request *req)
 
 	return explain(
 		-ENOSPC,
-		"pool %s: asked for %s, max_bytes is %s (option max_bytes, BINPOOL_OPTS): %s "
-		"are in use, in %s reserved, and no stretch of the rest is large enough",
-		pool->name, human(req->bytes, asked), human(pool->max_bytes, limit),
+		"pool %s: asked for %s, max_bytes is %s (%s): %s are in use, in %s reserved, and no "
+		"stretch of the rest is large enough",
+		pool->name, human(req->bytes, asked), human(pool->max_bytes, limit), pool->max_from,
 		human(pool->active_capacity, active), human(pool->stats.reserved_bytes, reserved));
 }
 

@@ -171,6 +171,7 @@ static int pool_init(struct binpool *pool, const struct binpool_options *o)
 	p->fd = -1;
 	p->node = o->node;
 	p->strict_node = o->flags & BINPOOL_POOL_STRICT_NODE;
+	p->max_from = "what the provider allows";
 	if (pool->exact) {
 		err = struct_in(&p->allocator, sizeof(p->allocator), o->allocator,
 				"options.allocator");
@@ -181,6 +182,7 @@ static int pool_init(struct binpool *pool, const struct binpool_options *o)
 	if (err)
 		return err;
 	pool->max_bytes = o->max_bytes ? o->max_bytes : p->max_bytes;
+	pool->max_from = o->max_bytes ? "option max_bytes or BINPOOL_OPTS" : p->max_from;
 	if (pool->max_bytes < p->unit) {
 		char limit[HUMAN_LEN], unit[HUMAN_LEN];
 

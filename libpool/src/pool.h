@@ -229,6 +229,7 @@ struct provider {
 	int fd;		    /* of the device */
 	uint64_t unit;	    /* what memory comes in, a power of two */
 	uint64_t max_bytes; /* what a pool may take if the user says nothing */
+	const char *max_from; /* what says so, and how to change it */
 	uint32_t mantissa_bits;
 	char reason[1024];
 };
@@ -359,6 +360,7 @@ struct binpool {
 	uint32_t flags;
 	uint64_t granule;
 	uint64_t max_bytes;
+	const char *max_from; /* what set it, for messages */
 	bool exact;	      /* over an allocator: an extent is one buffer */
 	uint64_t cache_bytes; /* as in the options */
 	uint32_t number;      /* of the pool among those that have caches */

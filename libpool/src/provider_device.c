@@ -60,8 +60,12 @@ static int device_open(struct provider *p)
 	}
 	p->unit = info.frame_bytes;
 	p->max_bytes = info.max_bytes;
-	if (info.user_max_bytes) /* 0: a module that has none */
-		p->max_bytes = u64_min(p->max_bytes, info.user_max_bytes);
+	p->max_from = SYSFS_DIR "max_bytes as it was when the pool was made";
+	/* 0: a module that has none */
+	if (info.user_max_bytes && info.user_max_bytes < p->max_bytes) {
+		p->max_bytes = info.user_max_bytes;
+		p->max_from = SYSFS_DIR "user_max_bytes as it was when the pool was made";
+	}
 	p->mantissa_bits = info.mantissa_bits;
 	return 0;
 }

@@ -30,6 +30,7 @@ static int hugetlb_open(struct provider *p)
 
 	p->unit = pmd_size();
 	p->max_bytes = meminfo_bytes(BINPOOL_NODE_ANY, "MemTotal") / 100 * percent;
+	p->max_from = "80 % of memory; option max_bytes or BINPOOL_OPTS changes it";
 	fd = hugetlb_memfd(p->unit);
 	if (fd < 0)
 		return explain(-ENODEV, "hugetlb: this kernel has no huge pages of %s: %s",

@@ -17,6 +17,7 @@ static int thp_open(struct provider *p)
 
 	p->unit = pmd_size();
 	p->max_bytes = meminfo_bytes(BINPOOL_NODE_ANY, "MemTotal") / 100 * percent;
+	p->max_from = "80 % of memory; option max_bytes or BINPOOL_OPTS changes it";
 	return 0;
 }
 

@@ -10,7 +10,7 @@ UNIT_ALL := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 UNIT_TESTS := $(filter-out $(if $(filter binpool-opencl,$(LIBPOOL_PARTS)),,test_opencl) \
 	$(if $(filter binpool-uring,$(LIBPOOL_PARTS)),,test_uring),$(UNIT_ALL))
 
-UNIT_CFLAGS = $(USER_CFLAGS) -Ilibpool/src -DCL_TARGET_OPENCL_VERSION=120 -pthread
+UNIT_CFLAGS = $(USER_CFLAGS) -Ilibpool/src -pthread
 # Whose realloc it lets fail.
 UNIT_LIBS_test_cache_odd := -Wl,--wrap=realloc
 UNIT_LINK_test_opencl := $(LIB)/libbinpool-opencl.a

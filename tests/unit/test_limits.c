@@ -365,7 +365,14 @@ static void tiny_limit(void **state)
 	assert_ok(binpool_free(pool, binpool_alloc(pool, 2 * MIB)));
 	assert_null(binpool_alloc(pool, 3 * MIB));
 	assert_int_equal(errno, EFBIG);
+	assert_error_names("option max_bytes");
 	assert_int_equal(stats_of(pool).reserved_bytes, 2 * MIB);
+	assert_ok(binpool_destroy(pool));
+	/* A limit that nobody set is told by what it comes from. */
+	pool = thp_pool(0);
+	assert_null(binpool_alloc(pool, (uint64_t)1 << 60));
+	assert_int_equal(errno, EFBIG);
+	assert_error_names("80 % of memory");
 	assert_ok(binpool_destroy(pool));
 }
 
@@ -429,6 +436,9 @@ static void users_budget(void **state)
 
 	pool = device_pool(0);
 	assert_int_equal(binpool_max_bytes(pool), 16 * MIB);
+	assert_null(binpool_alloc(pool, 17 * MIB));
+	assert_int_equal(errno, EFBIG);
+	assert_error_names(USER_MAX_BYTES);
 	assert_ok(binpool_destroy(pool));
 	set_user_max(0);
 }
