@@ -25,13 +25,15 @@ USER_CFLAGS := -std=gnu11 $(WARNINGS) -Iuapi -Ilibpool/include -D_GNU_SOURCE -MM
 all: lib tools modules-if-headers ## Build library, tools and, if its headers are here, the module for this kernel
 
 include libpool/build.mk
+include libpool/man/build.mk
+include libpool/examples/build.mk
 include tools/build.mk
 include tools/packaging/build.mk
 include kmod/build.mk
 include tests/build.mk
 
 .PHONY: install
-install: install-lib install-tools ## Install library and command under DESTDIR and PREFIX
+install: install-lib install-tools install-man ## Install library, command and manual under DESTDIR and PREFIX
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -226,9 +226,9 @@ struct provider {
 	const struct binpool *pool;
 	int32_t node;
 	bool strict_node;
-	int fd;		    /* of the device */
-	uint64_t unit;	    /* what memory comes in, a power of two */
-	uint64_t max_bytes; /* what a pool may take if the user says nothing */
+	int fd;		      /* of the device */
+	uint64_t unit;	      /* what memory comes in, a power of two */
+	uint64_t max_bytes;   /* what a pool may take if the user says nothing */
 	const char *max_from; /* what says so, and how to change it */
 	uint32_t mantissa_bits;
 	char reason[1024];
