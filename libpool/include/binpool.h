@@ -63,6 +63,8 @@ struct binpool;
 /* flags of a pool */
 #define BINPOOL_POOL_VERBOSE	 (1u << 0) /* a line on stderr for each operation */
 #define BINPOOL_POOL_STRICT_NODE (1u << 1) /* memory of options.node or an error */
+/* binpool_leaks on stderr when destroying is refused, and at exit if it was not destroyed. */
+#define BINPOOL_POOL_LEAKS (1u << 3)
 
 #define BINPOOL_NODE_ANY  (-1)
 #define BINPOOL_UNLIMITED UINT64_MAX
@@ -127,7 +129,7 @@ struct binpool_options {
 /*
  * Makes a pool. @opts NULL: defaults. The environment variable BINPOOL_OPTS,
  * "key=value,..." with keys provider, node, mantissa_bits, classes, max_bytes
- * (suffix K, M, G, T), granule, cache_bytes (or "auto"), verbose, strict_node,
+ * (suffix K, M, G, T), granule, cache_bytes (or "auto"), verbose, strict_node, leaks,
  * changes the options of every pool not made over an allocator.
  * Errors: -ENODEV the provider is not to be had here; -EACCES, -EPERM no right
  * to /dev/binpool; -ENOMEM; -EOPNOTSUPP kind not supported yet.
@@ -162,12 +164,18 @@ void *binpool_alloc_aligned(struct binpool *pool, size_t size, size_t alignment)
 /* flags of an allocation */
 #define BINPOOL_BUF_ZEROED (1u << 16) /* all bytes up to size are zero */
 
+/* Room of a tag, with the final NUL. */
+#define BINPOOL_TAG_LEN 48
+
 struct binpool_alloc_opts {
 	size_t size;
 	uint64_t bytes;
 	uint64_t alignment; /* 0: none beyond the granule */
 	uint32_t flags;	    /* BINPOOL_BUF_ZEROED */
 	uint32_t reserved;  /* 0 */
+	/* What binpool_leaks calls the buffer; copied; NULL or "": nothing. Freeing a tagged
+	 * buffer takes the pool's lock. */
+	const char *tag;
 };
 
 /* All there is to know about a buffer. */
@@ -181,6 +189,7 @@ struct binpool_buf {
 	uint64_t extent_offset; /* of ptr in that file */
 	uint32_t flags;		/* BINPOOL_BUF_ZEROED if its bytes are known to be zero */
 	uint32_t reserved;
+	uint64_t parent; /* of a sub-buffer: where the buffer starts that it is part of; else 0 */
 };
 
 /* As binpool_alloc, with all options; 0 or the negative of its errno. */
@@ -211,6 +220,31 @@ int binpool_free_bulk(struct binpool *pool, size_t n, void *const *ptrs);
  * one stretch. Errors as binpool_alloc's.
  */
 int binpool_reserve(struct binpool *pool, uint64_t bytes);
+
+/* ---- References and parts ------------------------------------------------ */
+
+/*
+ * A buffer returns to the pool when its last reference is gone. The allocation is the
+ * first; binpool_free gives that one up, and is refused if it is gone already. Until the
+ * last is gone the buffer counts as in use, and as nothing else than before: whoever has
+ * a reference may use all of it.
+ *
+ * @buf names a buffer by its ptr (the rest may be 0), or a sub-buffer as
+ * binpool_buffer_sub filled it. Freeing a buffer with references takes the pool's lock.
+ * Errors: -EINVAL no such buffer is live; -ENOMEM.
+ */
+int binpool_buffer_get(struct binpool *pool, const struct binpool_buf *buf);
+
+/* Gives up one reference, whichever: the last, as binpool_free. Errors: -EINVAL. */
+int binpool_buffer_put(struct binpool *pool, const struct binpool_buf *buf);
+
+/*
+ * @bytes at @offset of @parent as a buffer of its own, which keeps the parent until
+ * binpool_buffer_put gives it up. Both within the bytes the parent was asked for; parts
+ * may overlap, and have parts themselves. Errors: -EINVAL; -ENOMEM.
+ */
+int binpool_buffer_sub(struct binpool *pool, const struct binpool_buf *parent, uint64_t offset,
+		       uint64_t bytes, struct binpool_buf *out);
 
 /* ---- Holding ------------------------------------------------------------ */
 
@@ -285,6 +319,14 @@ int binpool_get_stats(struct binpool *pool, struct binpool_stats *out);
  * without the final NUL. @buf may be NULL if @len is 0.
  */
 int binpool_report(struct binpool *pool, uint32_t format, char *buf, size_t len);
+
+/*
+ * Which buffers are in use: their number and bytes by tag, and each with its address,
+ * bytes, tag and number of references (as a table, at most the 20 largest). Writes and
+ * returns as binpool_report does; a table of none is "". Threads cannot use their caches
+ * meanwhile.
+ */
+int binpool_leaks(struct binpool *pool, uint32_t format, char *buf, size_t len);
 
 /* Why AUTO took its provider and no better one; a sentence each. Never NULL. */
 const char *binpool_provider_reason(const struct binpool *pool);

@@ -326,33 +326,6 @@ static int miss(struct binpool *pool, const struct request *req, struct run **ou
 	return err;
 }
 
-/* What is known of an active buffer. Locked. */
-static void describe(const struct binpool *pool, const struct run *run, bool clean,
-		     struct binpool_buf *buf)
-{
-	const struct extent *e = run->extent;
-	uint64_t inside = (uint64_t)(run->ptr - run->base);
-
-	*buf = (struct binpool_buf){
-		.ptr = run->ptr,
-		.bytes = run->asked,
-		.capacity = e->is_void ? 0 : run->bytes - inside,
-		.node = e->node,
-		.extent_fd = -1,
-		.flags = clean ? BINPOOL_BUF_ZEROED : 0,
-	};
-	if (e->is_void)
-		return;
-	buf->extent_offset = (uint64_t)(run->ptr - e->base);
-	if (pool->provider.ops->file_at)
-		buf->extent_fd = pool->provider.ops->file_at(e, buf->extent_offset, buf->capacity,
-							     &buf->extent_offset);
-	else
-		buf->extent_fd = e->fd;
-	if (buf->extent_fd < 0)
-		buf->extent_offset = 0;
-}
-
 /*
  * From the thread's own cache, where each buffer is at a multiple of what any of
  * its size has at least. False: from elsewhere.
@@ -372,13 +345,14 @@ static bool take_cached(struct cache *c, const struct request *req, uint64_t ali
 	if (!ptr)
 		return false;
 	pool_lock(pool);
-	describe(pool, map_find(ptr), false, buf);
+	buf_describe(pool, map_find(ptr), false, buf);
 	pool_unlock(pool);
 	return true;
 }
 
-static int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flags,
-		    struct binpool_buf *buf)
+/* A buffer, described in @buf. No lock is held. */
+int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flags,
+	     struct binpool_buf *buf)
 {
 	bool reused = false, clean = false, settle;
 	struct run *run = NULL;
@@ -420,7 +394,7 @@ static int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32
 		pool->stats.refused++;
 	} else {
 		clean = activate(pool, run, &req, reused);
-		describe(pool, run, clean, buf);
+		buf_describe(pool, run, clean, buf);
 	}
 	settle = pool->give_back;
 	pool_unlock(pool);
@@ -478,45 +452,6 @@ EXPORT void *binpool_alloc_aligned(struct binpool *pool, size_t size, size_t ali
 		return buf.ptr;
 	errno = -err;
 	return NULL;
-}
-
-EXPORT int binpool_alloc_ex(struct binpool *pool, const struct binpool_alloc_opts *opts,
-			    struct binpool_buf *out)
-{
-	struct binpool_alloc_opts o;
-	struct binpool_buf buf;
-	int err = pool_enter(pool);
-
-	if (!err)
-		err = struct_in(&o, sizeof(o), opts, "opts");
-	if (err)
-		return err;
-	if (!out || out->size < sizeof(out->size))
-		return explain(-EINVAL, "out is NULL or its member size is not set");
-	if (o.flags & ~BINPOOL_BUF_ZEROED || o.reserved)
-		return explain(-EINVAL, "opts: unknown flags 0x%x or reserved members", o.flags);
-	err = allocate(pool, o.bytes, o.alignment ? o.alignment : 1, o.flags, &buf);
-	return err ? err : struct_out(out, &buf, sizeof(buf), "out");
-}
-
-EXPORT int binpool_buf_info(struct binpool *pool, const void *ptr, struct binpool_buf *out)
-{
-	struct binpool_buf buf;
-	struct run *run;
-	int err = pool_enter(pool);
-
-	if (err)
-		return err;
-	pool_lock(pool);
-	run = lookup_find(pool, ptr);
-	if (run && run_state(run) == RUN_ACTIVE)
-		describe(pool, run, false, &buf);
-	else
-		err = -EINVAL;
-	pool_unlock(pool);
-	if (err)
-		return explain(err, "pool %s: no live buffer starts at %p", pool->name, ptr);
-	return struct_out(out, &buf, sizeof(buf), "out");
 }
 
 EXPORT int binpool_alloc_bulk(struct binpool *pool, size_t size, size_t n, void **ptrs)

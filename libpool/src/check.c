@@ -13,7 +13,7 @@
 
 struct sums {
 	uint64_t active, held, cached, free_runs, extents, empty, hashed;
-	uint64_t asked, active_capacity, held_bytes, reserved;
+	uint64_t asked, active_capacity, held_bytes, reserved, noted;
 };
 
 static const char *check_buffer(const struct binpool *pool, const struct run *run, struct sums *sum)
@@ -23,7 +23,9 @@ static const char *check_buffer(const struct binpool *pool, const struct run *ru
 	CHECK(lookup_find(pool, run->ptr) == run);
 	sum->hashed += map_find(run->ptr) != run;
 	CHECK(run->ptr >= run->base && run->ptr + run->asked <= run->base + run->bytes);
-	if (run_state(run) == RUN_ACTIVE) {
+	if (run_in_use(run)) {
+		CHECK((run_state(run) == RUN_NOTED) == (note_find(pool, run) != NULL));
+		sum->noted += run_state(run) == RUN_NOTED;
 		sum->active++;
 		sum->asked += run->asked;
 		sum->active_capacity += e->is_void ? 0 : run->bytes;
@@ -226,6 +228,7 @@ const char *pool_check(struct binpool *pool)
 	CHECK(sum.reserved == st->reserved_bytes);
 	CHECK(sum.extents == st->extents);
 	CHECK(pool->lookup_count == sum.hashed);
+	CHECK(pool->notes_count == sum.noted);
 	CHECK(st->active_blocks == st->allocs + st->reuses - st->returns - st->frees_active);
 	CHECK(st->held_blocks == st->returns - st->reuses - st->frees_held);
 	CHECK(st->reserved_bytes <= pool->max_bytes - pool->pending);

@@ -65,6 +65,14 @@ int fork_watch(struct binpool *pool)
 	return err ? explain(err, "no memory for a fork handler") : 0;
 }
 
+void pools_each(void (*fn)(struct binpool *pool))
+{
+	pthread_mutex_lock(&pools_lock);
+	for (struct binpool *pool = pools; pool; pool = pool->pools_next)
+		fn(pool);
+	pthread_mutex_unlock(&pools_lock);
+}
+
 void fork_unwatch(struct binpool *pool)
 {
 	pthread_mutex_lock(&pools_lock);

@@ -15,7 +15,7 @@ static struct run *find_active(struct binpool *pool, const void *ptr, const size
 			ptr);
 		return NULL;
 	}
-	if (run_state(run) != RUN_ACTIVE) {
+	if (!run_in_use(run)) {
 		explain(0, "pool %s: free of %p, which is free already", pool->name, ptr);
 		return NULL;
 	}
@@ -65,29 +65,17 @@ static bool hold(struct binpool *pool, struct cache *c, struct run *run)
 	return true;
 }
 
-static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *ptr,
-						    const size_t *size)
+/*
+ * The end of an active buffer's use: it is held, or dissolved. @c: the thread's
+ * cache, if it has one. Locked; lets the lock go.
+ */
+void release_run(struct binpool *pool, struct cache *c, struct run *run)
 {
 	bool settle, linger, held;
-	struct cache *c;
-	struct run *run;
+	const char *ptr = run->ptr;
 	uint64_t start;
-	int err = pool_enter(pool);
 
-	/* A child's copy of a buffer is nobody's: it goes with the child. */
-	if (err == -EOWNERDEAD)
-		return 0;
-	if (err || !ptr)
-		return err;
-
-	c = cache_get(pool);
-	pool_lock(pool);
-	run = find_active(pool, ptr, size);
-	if (!run) {
-		pool_unlock(pool);
-		pool_trace(pool, "%s", binpool_last_error());
-		return -EINVAL;
-	}
+	assert_locked(pool);
 	held = hold(pool, c, run);
 	if (!held) {
 		deactivate(pool, run);
@@ -107,15 +95,42 @@ static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *
 	wake_idle(pool);
 	pool_unlock(pool);
 	if (!linger)
-		return 0;
+		return;
 
-	pool_trace(pool, "free %p: %s", ptr, held ? "held" : "dissolved");
+	pool_trace(pool, "free %p: %s", (const void *)ptr, held ? "held" : "dissolved");
 	if (settle)
 		extents_settle(pool);
 	pool_lock(pool);
 	pool->leaving--;
 	wake_idle(pool);
 	pool_unlock(pool);
+}
+
+static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *ptr,
+						    const size_t *size)
+{
+	struct cache *c;
+	struct run *run;
+	int err = pool_enter(pool);
+
+	/* A child's copy of a buffer is nobody's: it goes with the child. */
+	if (err == -EOWNERDEAD)
+		return 0;
+	if (err || !ptr)
+		return err;
+
+	c = cache_get(pool);
+	pool_lock(pool);
+	run = find_active(pool, ptr, size);
+	if (run)
+		err = note_release(pool, run);
+	if (!run || err) {
+		pool_unlock(pool);
+		if (err <= 0)
+			pool_trace(pool, "%s", binpool_last_error());
+		return err > 0 ? 0 : -EINVAL;
+	}
+	release_run(pool, c, run);
 	return 0;
 }
 

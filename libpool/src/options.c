@@ -96,7 +96,7 @@ int options_check(struct binpool_options *o)
 		return explain(-EINVAL, "options.provider is %u, which there is not", o->provider);
 	if (o->classes > BINPOOL_CLASSES_HYSOP)
 		return explain(-EINVAL, "options.classes is %u, which there is not", o->classes);
-	if (o->flags & ~(BINPOOL_POOL_VERBOSE | BINPOOL_POOL_STRICT_NODE))
+	if (o->flags & ~(BINPOOL_POOL_VERBOSE | BINPOOL_POOL_STRICT_NODE | BINPOOL_POOL_LEAKS))
 		return explain(-EINVAL, "options.flags is 0x%x: unknown bits", o->flags);
 	if (o->mantissa_bits > BINPOOL_MANTISSA_BITS_MAX)
 		return explain(-EINVAL, "options.mantissa_bits is %u: 0 to %u", o->mantissa_bits,
@@ -203,6 +203,8 @@ static int parse_option(struct binpool_options *o, const char *key, const char *
 		return parse_flag(value, BINPOOL_POOL_VERBOSE, &o->flags);
 	if (!strcmp(key, "strict_node"))
 		return parse_flag(value, BINPOOL_POOL_STRICT_NODE, &o->flags);
+	if (!strcmp(key, "leaks"))
+		return parse_flag(value, BINPOOL_POOL_LEAKS, &o->flags);
 	if (strcmp(key, "node"))
 		return -ENOENT;
 	if (!strcmp(value, "-1")) {
@@ -238,7 +240,7 @@ int options_from_environment(struct binpool_options *o)
 			err = explain(-EINVAL,
 				      "BINPOOL_OPTS: no option '%s'; there are provider, "
 				      "node, mantissa_bits, classes, max_bytes, granule, "
-				      "cache_bytes, verbose, strict_node",
+				      "cache_bytes, verbose, strict_node, leaks",
 				      item);
 		else if (err)
 			err = explain(-EINVAL, "BINPOOL_OPTS: '%s' is no value of %s",

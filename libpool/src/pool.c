@@ -144,6 +144,7 @@ static void pool_delete(struct binpool *pool)
 		pool->provider.ops->close(&pool->provider);
 	if (pool->dead)
 		extents_forget(pool);
+	notes_fini(pool);
 	voids_fini(pool);
 	bins_fini(pool);
 	runs_fini(pool);
@@ -193,6 +194,8 @@ static int pool_init(struct binpool *pool, const struct binpool_options *o)
 			       human(p->unit, unit));
 	}
 	err = caches_init(pool, o);
+	if (!err)
+		err = leaks_watch(pool);
 	return err ? err : fork_watch(pool);
 }
 
@@ -269,9 +272,11 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 			cond_wait(pool, NULL);
 		caches_off(pool, false);
 		pool_unlock(pool);
-		if (active)
+		if (active) {
+			leaks_tell(pool);
 			return explain(-EBUSY, "pool %s: %llu buffers are in use", pool->name,
 				       (unsigned long long)active);
+		}
 		err = binpool_free_held(pool);
 		if (err)
 			return err;

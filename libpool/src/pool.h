@@ -86,6 +86,7 @@ static inline uint64_t pow2_ceil(uint64_t n)
 enum run_state {
 	RUN_FREE,   /* in the free index */
 	RUN_ACTIVE, /* a user's buffer */
+	RUN_NOTED,  /* the same, of which note.c knows more */
 	RUN_HELD,   /* a buffer in its bin */
 	RUN_CACHED, /* a buffer in a thread's cache, held as well */
 	RUN_SLAB,   /* full of small buffers, which are runs of their own */
@@ -125,6 +126,12 @@ static inline enum run_state run_state(const struct run *run)
 static inline void run_set_state(struct run *run, enum run_state state)
 {
 	__atomic_store_n(&run->state, (uint8_t)state, __ATOMIC_RELAXED);
+}
+
+/* Whether it is a user's buffer. */
+static inline bool run_in_use(const struct run *run)
+{
+	return run_state(run) == RUN_ACTIVE || run_state(run) == RUN_NOTED;
 }
 
 /* Free runs by size: lists per class, and bitmaps of those that are not empty. */
@@ -396,6 +403,9 @@ struct binpool {
 	uint64_t cache_credit; /* what all caches may hold */
 	uint64_t binned_bytes; /* capacity of what is held in bins */
 	uint64_t largest;      /* capacity of the largest buffer in use, now or lately */
+	struct note **notes;   /* by run */
+	uint64_t notes_size;   /* a power of two */
+	uint64_t notes_count;
 	struct bin_level *levels[64];
 	uint64_t levels_held; /* bit l: levels[l] holds something */
 	uint64_t active_capacity;
@@ -454,6 +464,8 @@ void pagemap_after_fork(void);
 /* fork.c */
 int fork_watch(struct binpool *pool);
 void fork_unwatch(struct binpool *pool);
+/* Calls @fn with every pool, the newest first; none can be destroyed meanwhile. */
+void pools_each(void (*fn)(struct binpool *pool));
 
 /* options.c */
 /*
@@ -524,7 +536,46 @@ int registrars_attach(struct binpool *pool, struct extent *e);
 void registrars_detach(struct binpool *pool, struct extent *e);
 void registrars_fini(struct binpool *pool);
 
+/* alloc.c; no lock is held. */
+int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flags,
+	     struct binpool_buf *buf);
+
+/* buffer.c: what is known of an active buffer. Locked. */
+void buf_describe(const struct binpool *pool, const struct run *run, bool clean,
+		  struct binpool_buf *buf);
+
+/* ---- What only some buffers have: note.c; all locked. --------------------- */
+
+/* A part of a buffer, handed out as a buffer of its own. */
+struct sub {
+	struct sub *next;
+	uint64_t offset, bytes;
+	uint64_t refs;
+};
+
+/* An active buffer's tag, and who else has it. Its run is RUN_NOTED. */
+struct note {
+	struct note *next; /* in its slot of pool->notes */
+	struct run *run;
+	uint64_t refs; /* beside the allocation's own; subs are among them */
+	bool freed;    /* the allocation's own is gone */
+	struct sub *subs;
+	char tag[BINPOOL_TAG_LEN];
+};
+
+struct note *note_get(struct binpool *pool, struct run *run);
+struct note *note_find(const struct binpool *pool, const struct run *run);
+bool note_tidy(struct binpool *pool, struct note *note);
+int note_release(struct binpool *pool, struct run *run);
+void notes_fini(struct binpool *pool);
+
+/* leak.c; no lock is held. */
+void leaks_tell(struct binpool *pool);
+int leaks_watch(const struct binpool *pool);
+
 /* free.c */
+struct cache;
+void release_run(struct binpool *pool, struct cache *c, struct run *run);
 void held_release_one(struct binpool *pool, struct run *run);
 void held_dissolve(struct binpool *pool, struct run *run);
 

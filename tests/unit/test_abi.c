@@ -147,7 +147,7 @@ static void bad_options(void **state)
 	BAD(-EOPNOTSUPP, "kind", o.kind = 1);
 	BAD(-EINVAL, "provider", o.provider = 5);
 	BAD(-EINVAL, "classes", o.classes = 2);
-	BAD(-EINVAL, "flags", o.flags = 4);
+	BAD(-EINVAL, "flags", o.flags = 1u << 31);
 	BAD(-EINVAL, "mantissa_bits", o.mantissa_bits = 17);
 	BAD(-EINVAL, "granule", o.granule = 100);
 	BAD(-EINVAL, "cache line", o.granule = 32);

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Buffers as their users describe them: struct binpool_buf in and out; tags,
+ * references, sub-buffers. Takes pool->lock; owns nothing.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cache.h"
+
+void buf_describe(const struct binpool *pool, const struct run *run, bool clean,
+		  struct binpool_buf *buf)
+{
+	const struct extent *e = run->extent;
+	uint64_t inside = (uint64_t)(run->ptr - run->base);
+
+	assert_locked(pool);
+	*buf = (struct binpool_buf){
+		.ptr = run->ptr,
+		.bytes = run->asked,
+		.capacity = e->is_void ? 0 : run->bytes - inside,
+		.node = e->node,
+		.extent_fd = -1,
+		.flags = clean ? BINPOOL_BUF_ZEROED : 0,
+	};
+	if (e->is_void)
+		return;
+	buf->extent_offset = (uint64_t)(run->ptr - e->base);
+	if (pool->provider.ops->file_at)
+		buf->extent_fd = pool->provider.ops->file_at(e, buf->extent_offset, buf->capacity,
+							     &buf->extent_offset);
+	else
+		buf->extent_fd = e->fd;
+	if (buf->extent_fd < 0)
+		buf->extent_offset = 0;
+}
+
+/* Tags a buffer that was just handed out; it is freed if that fails. */
+static int tag_buffer(struct binpool *pool, const struct binpool_buf *buf, const char *tag)
+{
+	struct note *note;
+	struct run *run;
+
+	pool_lock(pool);
+	run = lookup_find(pool, buf->ptr);
+	note = note_get(pool, run);
+	if (note) {
+		memcpy(note->tag, tag, strlen(tag) + 1);
+		/* Reports are lines. */
+		for (char *c = note->tag; *c; c++)
+			if ((unsigned char)*c < ' ')
+				*c = '?';
+	}
+	pool_unlock(pool);
+	if (note)
+		return 0;
+	binpool_free(pool, buf->ptr);
+	return explain(-ENOMEM, "pool %s: the system has no memory for a tag", pool->name);
+}
+
+EXPORT int binpool_alloc_ex(struct binpool *pool, const struct binpool_alloc_opts *opts,
+			    struct binpool_buf *out)
+{
+	struct binpool_alloc_opts o;
+	struct binpool_buf buf;
+	int err = pool_enter(pool);
+
+	if (!err)
+		err = struct_in(&o, sizeof(o), opts, "opts");
+	if (err)
+		return err;
+	if (!out || out->size < sizeof(out->size))
+		return explain(-EINVAL, "out is NULL or its member size is not set");
+	if (o.flags & ~BINPOOL_BUF_ZEROED || o.reserved)
+		return explain(-EINVAL, "opts: unknown flags 0x%x or reserved members", o.flags);
+	if (o.tag && strlen(o.tag) >= BINPOOL_TAG_LEN)
+		return explain(-EINVAL, "opts: the tag has %zu characters, at most %d",
+			       strlen(o.tag), BINPOOL_TAG_LEN - 1);
+	err = allocate(pool, o.bytes, o.alignment ? o.alignment : 1, o.flags, &buf);
+	if (!err && o.tag && *o.tag)
+		err = tag_buffer(pool, &buf, o.tag);
+	return err ? err : struct_out(out, &buf, sizeof(buf), "out");
+}
+
+EXPORT int binpool_buf_info(struct binpool *pool, const void *ptr, struct binpool_buf *out)
+{
+	struct binpool_buf buf;
+	struct run *run;
+	int err = pool_enter(pool);
+
+	if (err)
+		return err;
+	pool_lock(pool);
+	run = lookup_find(pool, ptr);
+	if (run && run_in_use(run))
+		buf_describe(pool, run, false, &buf);
+	else
+		err = -EINVAL;
+	pool_unlock(pool);
+	if (err)
+		return explain(err, "pool %s: no live buffer starts at %p", pool->name, ptr);
+	return struct_out(out, &buf, sizeof(buf), "out");
+}
+
+/* ---- References ----------------------------------------------------------- */
+
+/*
+ * The live buffer that @buf is, or is part of: *sub is that part then, else NULL.
+ * NULL, explained: there is no such buffer. Locked.
+ */
+static struct run *resolve(const struct binpool *pool, const struct binpool_buf *buf,
+			   struct sub **sub)
+{
+	const char *ptr = buf->ptr;
+	const char *start = buf->parent ? (char *)(uintptr_t)buf->parent : ptr;
+	struct run *run = lookup_find(pool, start);
+	struct note *note;
+
+	*sub = NULL;
+	if (!run || !run_in_use(run)) {
+		explain(0, "pool %s: no live buffer starts at %p", pool->name, (const void *)start);
+		return NULL;
+	}
+	if (!buf->parent)
+		return run;
+	note = note_find(pool, run);
+	for (*sub = note ? note->subs : NULL; *sub; *sub = (*sub)->next)
+		if ((*sub)->offset == (uint64_t)(ptr - start) && (*sub)->bytes == buf->bytes)
+			return run;
+	explain(0, "pool %s: the buffer at %p has no sub-buffer of %llu bytes at %p", pool->name,
+		(const void *)start, (unsigned long long)buf->bytes, (const void *)ptr);
+	return NULL;
+}
+
+/* What the user hands in. */
+static int buf_in(struct binpool_buf *buf, const struct binpool *pool,
+		  const struct binpool_buf *from)
+{
+	int err = pool_enter(pool);
+
+	return err ? err : struct_in(buf, sizeof(*buf), from, "buf");
+}
+
+EXPORT int binpool_buffer_get(struct binpool *pool, const struct binpool_buf *buf)
+{
+	struct binpool_buf b;
+	struct note *note;
+	struct run *run;
+	struct sub *sub;
+	int err = buf_in(&b, pool, buf);
+
+	if (err)
+		return err;
+	pool_lock(pool);
+	run = resolve(pool, &b, &sub);
+	note = run ? note_get(pool, run) : NULL;
+	if (!run)
+		err = -EINVAL;
+	else if (!note)
+		err = explain(-ENOMEM, "pool %s: the system has no memory for a reference",
+			      pool->name);
+	else if (sub)
+		sub->refs++;
+	else
+		note->refs++;
+	pool_unlock(pool);
+	return err;
+}
+
+/* Takes one reference away. True: it was the last, and the buffer is to be freed. Locked. */
+static bool drop(struct binpool *pool, struct run *run, struct sub *sub)
+{
+	struct note *note = note_find(pool, run);
+	struct sub **at;
+
+	if (!note)
+		return true;
+	if (sub) {
+		if (--sub->refs)
+			return false;
+		at = &note->subs;
+		while (*at != sub)
+			at = &(*at)->next;
+		*at = sub->next;
+		free(sub);
+	}
+	if (note->refs)
+		note->refs--;
+	else
+		note->freed = true;
+	return note_tidy(pool, note);
+}
+
+EXPORT int binpool_buffer_put(struct binpool *pool, const struct binpool_buf *buf)
+{
+	struct binpool_buf b;
+	struct cache *c;
+	struct run *run;
+	struct sub *sub;
+	int err = buf_in(&b, pool, buf);
+
+	/* As binpool_free in a forked child. */
+	if (err)
+		return err == -EOWNERDEAD ? 0 : err;
+	c = cache_get(pool);
+	pool_lock(pool);
+	run = resolve(pool, &b, &sub);
+	if (run && drop(pool, run, sub))
+		release_run(pool, c, run);
+	else
+		pool_unlock(pool);
+	return run ? 0 : -EINVAL;
+}
+
+/* A part of @run, which has @bytes at @offset. Locked. */
+static int sub_add(struct binpool *pool, struct run *run, uint64_t offset, uint64_t bytes)
+{
+	struct note *note = note_get(pool, run);
+	struct sub *sub = note ? calloc(1, sizeof(*sub)) : NULL;
+
+	if (!sub) {
+		if (note)
+			note_tidy(pool, note);
+		return explain(-ENOMEM, "pool %s: the system has no memory for a sub-buffer",
+			       pool->name);
+	}
+	sub->offset = offset;
+	sub->bytes = bytes;
+	sub->refs = 1;
+	sub->next = note->subs;
+	note->subs = sub;
+	note->refs++;
+	return 0;
+}
+
+EXPORT int binpool_buffer_sub(struct binpool *pool, const struct binpool_buf *parent,
+			      uint64_t offset, uint64_t bytes, struct binpool_buf *out)
+{
+	struct binpool_buf b, made;
+	struct run *run;
+	struct sub *of;
+	uint64_t room, inside;
+	int err = buf_in(&b, pool, parent);
+
+	if (err)
+		return err;
+	if (!out || out->size < sizeof(out->size))
+		return explain(-EINVAL, "out is NULL or its member size is not set");
+	pool_lock(pool);
+	run = resolve(pool, &b, &of);
+	if (!run) {
+		pool_unlock(pool);
+		return -EINVAL;
+	}
+	room = of ? of->bytes : run->asked;
+	inside = of ? of->offset : 0;
+	if (!bytes || offset > room || bytes > room - offset)
+		err = explain(-EINVAL,
+			      "pool %s: a sub-buffer of %llu bytes at %llu of a buffer of %llu",
+			      pool->name, (unsigned long long)bytes, (unsigned long long)offset,
+			      (unsigned long long)room);
+	else
+		err = sub_add(pool, run, inside + offset, bytes);
+	if (!err) {
+		buf_describe(pool, run, false, &made);
+		made.parent = (uintptr_t)run->ptr;
+		made.ptr = run->ptr + inside + offset;
+		made.bytes = bytes;
+		made.capacity = bytes;
+		if (made.extent_fd >= 0)
+			made.extent_offset += inside + offset;
+	}
+	pool_unlock(pool);
+	return err ? err : struct_out(out, &made, sizeof(made), "out");
+}
