@@ -209,6 +209,15 @@ int binpool_free(struct binpool *pool, void *ptr);
 /* As binpool_free; -EINVAL also if @size is not what was asked for. */
 int binpool_free_sized(struct binpool *pool, void *ptr, size_t size);
 
+/*
+ * As binpool_alloc and binpool_free, if the calling thread's cache will do: no lock, no
+ * system call, no callback. For callers who hold a lock of their own that they would rather
+ * let go before a longer call, as an interpreter's. NULL with errno EAGAIN, or -EAGAIN:
+ * nothing happened, and the other function will do it or says what is wrong.
+ */
+void *binpool_alloc_cached(struct binpool *pool, size_t size);
+int binpool_free_cached(struct binpool *pool, void *ptr);
+
 /* @n buffers of @size into @ptrs: all or none. Errors as binpool_alloc's. */
 int binpool_alloc_bulk(struct binpool *pool, size_t size, size_t n, void **ptrs);
 

@@ -425,21 +425,34 @@ static __attribute__((noinline)) void *allocate_slowly(struct binpool *pool, siz
 	return NULL;
 }
 
-EXPORT void *binpool_alloc(struct binpool *pool, size_t size)
+/* From the thread's cache, or NULL. */
+static inline void *allocate_cached(struct binpool *pool, size_t size)
 {
 	struct cache *c;
 	uint64_t index;
-	void *ptr;
 
 	if (__builtin_expect(!pool, 0))
-		return allocate_slowly(pool, size);
+		return NULL;
 	c = cache_of(pool);
 	index = cache_index(pool, size);
 	if (__builtin_expect(!c || index >= pool->cache_bins, 0))
-		return allocate_slowly(pool, size);
-	ptr = cache_pop(c, index, size);
+		return NULL;
+	return cache_pop(c, index, size);
+}
+
+EXPORT void *binpool_alloc(struct binpool *pool, size_t size)
+{
+	void *ptr = allocate_cached(pool, size);
+
+	return __builtin_expect(!ptr, 0) ? allocate_slowly(pool, size) : ptr;
+}
+
+EXPORT void *binpool_alloc_cached(struct binpool *pool, size_t size)
+{
+	void *ptr = allocate_cached(pool, size);
+
 	if (__builtin_expect(!ptr, 0))
-		return allocate_slowly(pool, size);
+		errno = EAGAIN;
 	return ptr;
 }
 

@@ -134,24 +134,30 @@ static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *
 	return 0;
 }
 
-static inline int release(struct binpool *pool, void *ptr, const size_t *size)
+/* Into the thread's cache; false: not so, or there is something wrong with it. */
+static inline bool release_cached(struct binpool *pool, void *ptr, const size_t *size)
 {
 	struct run *run = map_find(ptr);
 	struct cache *c;
 	uint32_t index;
 
 	if (__builtin_expect(!pool || !run, 0))
-		return release_slowly(pool, ptr, size);
+		return false;
 	c = cache_of(pool);
 	index = run->bin - pool->cache_bin;
 	if (__builtin_expect(!c || run->pool != pool || run->ptr != ptr ||
 				     run_state(run) != RUN_ACTIVE ||
 				     (size && *size != run->asked) || index >= pool->cache_bins,
 			     0))
-		return release_slowly(pool, ptr, size);
-	if (__builtin_expect(!cache_push(c, run, ptr, index), 0))
-		return release_slowly(pool, ptr, size);
-	return 0;
+		return false;
+	return cache_push(c, run, ptr, index);
+}
+
+static inline int release(struct binpool *pool, void *ptr, const size_t *size)
+{
+	return __builtin_expect(release_cached(pool, ptr, size), 1)
+		       ? 0
+		       : release_slowly(pool, ptr, size);
 }
 
 /* The end of a held buffer that is in no list. Locked. */
@@ -173,6 +179,11 @@ void held_release_one(struct binpool *pool, struct run *run)
 EXPORT int binpool_free(struct binpool *pool, void *ptr)
 {
 	return release(pool, ptr, NULL);
+}
+
+EXPORT int binpool_free_cached(struct binpool *pool, void *ptr)
+{
+	return release_cached(pool, ptr, NULL) ? 0 : -EAGAIN;
 }
 
 EXPORT int binpool_free_sized(struct binpool *pool, void *ptr, size_t size)
