@@ -27,6 +27,8 @@ endif
 
 # Of each part: sources, what else it links, its pkg-config line and header.
 SRC_binpool := $(LIBPOOL_SRC)
+# For programs linked statically with a libc whose threads are apart.
+LINK_binpool := -pthread
 DESC_binpool := Binned memory pool over huge, pinnable host memory
 HEADERS_binpool := libpool/include/binpool.h uapi/linux/binpool.h uapi/linux/binpool_bins.h
 SRC_binpool-opencl := $(wildcard libpool/src/opencl/*.c)
@@ -76,7 +78,7 @@ $$(LIB)/pkgconfig/$(1).pc: libpool/build.mk
 		'includedir=$$$${prefix}/include' '' 'Name: $(1)' 'Description: $$(DESC_$(1))' \
 		'Version: $$(LIBPOOL_VERSION)' 'Cflags: -I$$$${includedir}' \
 		'Libs: -L$$$${libdir} -l$(1)' \
-		$(if $(filter-out binpool,$(1)),'Requires: binpool' 'Libs.private: $$(LINK_$(1))') >$$@
+		$(if $(filter-out binpool,$(1)),'Requires: binpool' )'Libs.private: $$(LINK_$(1))' >$$@
 endef
 $(foreach part,$(LIBPOOL_PARTS),$(eval $(call libpool_part,$(part))))
 
@@ -101,3 +103,10 @@ check-lib: lib ## Check that headers, symbol maps and what is exported agree
 			libpool/include/$$(echo $$part | sed \
 			's/^binpool$$/binpool.h/;s/^binpool-opencl$$/binpool_cl.h/;s/^binpool-uring$$/binpool_uring.h/'); \
 	done
+
+.PHONY: check-abi renew-abi
+check-abi: lib ## Check that programs built before run with these libraries
+	libpool/abi/check $(BUILD) $(LIBPOOL_PARTS)
+
+renew-abi: lib ## Write what check-abi compares with anew
+	libpool/abi/check --renew $(BUILD) $(LIBPOOL_PARTS)
