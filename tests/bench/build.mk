@@ -13,10 +13,20 @@ bench-vm: $(BUILD)/bench/vm ## Measure the module in guests against hugetlb and 
 	tools/binpool-kernel build $(or $(KERNEL),6.12) $(BUILD)/kmod/$(or $(KERNEL),6.12)
 	BUILD='$(BUILD)' KERNEL='$(or $(KERNEL),6.12)' tests/bench/bench-vm
 
-$(BUILD)/bench/hotpath: tests/bench/hotpath.c $(LIB)/libbinpool.so
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(USER_CFLAGS) -pthread $< -o $@ -L$(LIB) -lbinpool -Wl,-rpath,'$$ORIGIN/../lib'
+HOTPATH_SOURCES := $(addprefix tests/bench/,hotpath.c peer_binpool.c peer_malloc.c)
 
-bench: $(BUILD)/bench/hotpath ## Measure allocating and freeing, beside other allocators
+$(BUILD)/bench/hotpath: $(HOTPATH_SOURCES) tests/bench/peer.h $(LIB)/libbinpool.so
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(USER_CFLAGS) -pthread $(HOTPATH_SOURCES) -o $@ -L$(LIB) -lbinpool \
+		-Wl,-rpath,'$$ORIGIN/../lib'
+
+# Its headers have extensions, and want the CPU that it was built for.
+$(BUILD)/bench/peer_dpdk.so: tests/bench/peer_dpdk.c tests/bench/peer.h
+	@mkdir -p $(@D)
+	$(CC) -O2 -std=gnu11 -fPIC -shared $$(pkg-config --cflags libdpdk) $< -o $@ \
+		-Wl,--no-as-needed -lrte_eal -lrte_mempool -lrte_mempool_ring -lrte_ring
+
+bench: ## Measure allocating and freeing, beside other allocators
 	tools/install-deps bench
+	+$(MAKE) --no-print-directory $(BUILD)/bench/hotpath $(BUILD)/bench/peer_dpdk.so
 	BUILD='$(BUILD)' tests/bench/bench-hotpath

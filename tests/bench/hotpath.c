@@ -1,51 +1,33 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Times of allocating and freeing, of libbinpool or of the malloc that this process has
- * (LD_PRELOAD another): prints a line "key value" for each. Memory is not touched.
+ * Times of allocating and freeing, of libbinpool or of a peer: prints a line "key value"
+ * for each. Memory is touched only in the row that says so.
  *
- *   hotpath [--peer binpool|malloc] [--cache auto|BYTES] [ROW...]
+ *   hotpath [--peer binpool|malloc|FILE.so] [--cache BYTES] [--threads N] ROW
  */
+#include <dlfcn.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <binpool.h>
 
-#define KIB ((uint64_t)1 << 10)
-#define MIB ((uint64_t)1 << 20)
+#include "peer.h"
 
 #define ROUNDS	     15
 #define MIXED_ROUNDS 101
+#define TOUCH_ROUNDS 3
+#define THREADS_MAX  64
 
-static struct binpool *pools[2];
-static void *(*get)(int pool, size_t bytes);
-static void (*put)(int pool, void *ptr);
-
-static void *binpool_get(int pool, size_t bytes)
-{
-	return binpool_alloc(pools[pool], bytes);
-}
-
-static void binpool_put(int pool, void *ptr)
-{
-	binpool_free(pools[pool], ptr);
-}
-
-static void *malloc_get(int pool, size_t bytes)
-{
-	(void)pool;
-	return malloc(bytes);
-}
-
-static void malloc_put(int pool, void *ptr)
-{
-	(void)pool;
-	free(ptr);
-}
+static const struct peer *peer = &peer_binpool;
+static unsigned int threads = 2;
 
 static uint64_t now_ns(void)
 {
@@ -77,6 +59,17 @@ static void print_row(const char *key, double *ns, int n)
 	printf("%s_ns %.2f\n%s_min_ns %.2f\n", key, ns[n / 2], key, ns[0]);
 }
 
+static void pairs(size_t bytes, int n_pools, int n)
+{
+	for (int i = 0; i < n; i++) {
+		int pool = n_pools > 1 ? i & 1 : 0;
+		void *p = peer->alloc(pool, bytes);
+
+		__asm__ volatile("" : "+r"(p) : : "memory");
+		peer->free(pool, p);
+	}
+}
+
 static void pair(const char *key, size_t bytes, int n_pools)
 {
 	const int n = 200000;
@@ -85,16 +78,30 @@ static void pair(const char *key, size_t bytes, int n_pools)
 	for (int r = 0; r < ROUNDS; r++) {
 		uint64_t start = now_ns();
 
-		for (int i = 0; i < n; i++) {
-			int pool = n_pools > 1 ? i & 1 : 0;
-			void *p = get(pool, bytes);
-
-			__asm__ volatile("" : "+r"(p) : : "memory");
-			put(pool, p);
-		}
+		pairs(bytes, n_pools, n);
 		ns[r] = (double)(now_ns() - start) / n;
 	}
 	print_row(key, ns, ROUNDS);
+}
+
+static void pair_64k(void)
+{
+	pair("pair_64k", 64 * KIB, 1);
+}
+
+static void pair_1m(void)
+{
+	pair("pair_1m", MIB, 1);
+}
+
+static void pair_16m(void)
+{
+	pair("pair_16m", 16 * MIB, 1);
+}
+
+static void pair_two_pools(void)
+{
+	pair("pair_two_pools", 64 * KIB, POOLS);
 }
 
 /* Sizes of 4 KiB to 16 MiB, their logarithms evenly spread; 64 live. */
@@ -122,17 +129,25 @@ static void mixed_prepare(void)
 	}
 }
 
-static void mixed_round(void *live[LIVE])
+static void mixed_round(void *live[LIVE], bool touch)
 {
 	for (int i = 0; i < SIZES; i++) {
 		int s = slots[i];
 
 		if (live[s])
-			put(0, live[s]);
-		live[s] = get(0, sizes[i]);
+			peer->free(0, live[s]);
+		live[s] = peer->alloc(0, sizes[i]);
 		if (!live[s])
 			abort();
+		for (size_t at = 0; touch && at < sizes[i]; at += 4 * KIB)
+			((volatile char *)live[s])[at] = 1;
 	}
+}
+
+static void mixed_end(void *live[LIVE])
+{
+	for (int s = 0; s < LIVE; s++)
+		peer->free(0, live[s]);
 }
 
 /* What the buffers of one round hold, over what was asked for. */
@@ -141,42 +156,84 @@ static double usable_over_asked(void)
 	uint64_t usable = 0, asked = 0;
 
 	for (int i = 0; i < SIZES; i++) {
-		struct binpool_buf buf = {.size = sizeof(buf)};
-		void *p = get(0, sizes[i]);
+		void *p = peer->alloc(0, sizes[i]);
 
-		binpool_buf_info(pools[0], p, &buf);
-		usable += buf.capacity;
+		usable += peer->usable(0, p);
 		asked += sizes[i];
-		put(0, p);
+		peer->free(0, p);
 	}
 	return (double)usable / (double)asked;
 }
 
-static void mixed(void)
+static void mixed_timed(const char *key)
 {
 	void *live[LIVE] = {0};
 	double ns[MIXED_ROUNDS];
 
-	mixed_round(live);
+	mixed_round(live, false);
 	for (int r = 0; r < MIXED_ROUNDS; r++) {
 		uint64_t start = now_ns();
 
-		mixed_round(live);
+		mixed_round(live, false);
 		ns[r] = (double)(now_ns() - start) / SIZES;
 	}
-	print_row("mixed", ns, MIXED_ROUNDS);
-	for (int s = 0; s < LIVE; s++)
-		put(0, live[s]);
-	if (pools[0]) {
-		struct binpool_stats st = {.size = sizeof(st)};
+	print_row(key, ns, MIXED_ROUNDS);
+	mixed_end(live);
+}
 
-		binpool_get_stats(pools[0], &st);
-		printf("reserved_over_peak %.3f\n",
-		       (double)st.reserved_max_bytes / (double)live_peak);
-		printf("extents %llu\n", (unsigned long long)st.extents);
-		printf("usable_over_asked %.3f\n", usable_over_asked());
-		printf("reuse_share %.3f\n", (double)st.reuses / (double)(st.reuses + st.allocs));
+static void print_reserved(const char *key)
+{
+	if (peer->reserved_max)
+		printf("%s %.3f\n", key, (double)peer->reserved_max() / (double)live_peak);
+}
+
+static void mixed(void)
+{
+	mixed_timed("mixed");
+	print_reserved("reserved_over_peak");
+	printf("usable_over_asked %.3f\n", usable_over_asked());
+}
+
+static void mixed_cached(void)
+{
+	mixed_timed("mixed_cached");
+	print_reserved("cached_reserved_over_peak");
+}
+
+/* A number of /proc/self/status, in bytes. */
+static uint64_t status_bytes(const char *name)
+{
+	FILE *f = fopen("/proc/self/status", "r");
+	uint64_t kib = 0;
+	char line[128];
+
+	while (f && fgets(line, sizeof(line), f)) {
+		if (!strncmp(line, name, strlen(name)))
+			kib = strtoull(line + strlen(name) + 1, NULL, 10);
 	}
+	if (f)
+		fclose(f);
+	return kib * KIB;
+}
+
+/* With a write to each page of each buffer; so the most that was resident counts, too. */
+static void mixed_touched(void)
+{
+	uint64_t before = status_bytes("VmRSS");
+	void *live[LIVE] = {0};
+	double ns[TOUCH_ROUNDS];
+
+	mixed_round(live, true);
+	for (int r = 0; r < TOUCH_ROUNDS; r++) {
+		uint64_t start = now_ns();
+
+		mixed_round(live, true);
+		ns[r] = (double)(now_ns() - start) / SIZES;
+	}
+	print_row("mixed_touched", ns, TOUCH_ROUNDS);
+	printf("resident_over_peak %.3f\n",
+	       (double)(status_bytes("VmHWM") - before) / (double)live_peak);
+	mixed_end(live);
 }
 
 static pthread_barrier_t warm;
@@ -186,28 +243,33 @@ static void *mixed_thread(void *arg)
 	void *live[LIVE] = {0};
 	uint64_t start;
 
-	mixed_round(live);
+	if (peer->thread_begin && peer->thread_begin())
+		abort();
+	mixed_round(live, false);
 	pthread_barrier_wait(&warm);
 	start = now_ns();
 	for (int r = 0; r < MIXED_ROUNDS; r++)
-		mixed_round(live);
+		mixed_round(live, false);
 	*(double *)arg = (double)(now_ns() - start) / SIZES / MIXED_ROUNDS;
-	for (int s = 0; s < LIVE; s++)
-		put(0, live[s]);
+	mixed_end(live);
+	if (peer->thread_end)
+		peer->thread_end();
 	return NULL;
 }
 
-static void mixed_2t(void)
+static void mixed_threads(void)
 {
-	pthread_t t[2];
-	double ns[2];
+	pthread_t t[THREADS_MAX];
+	double ns[THREADS_MAX], sum = 0;
 
-	pthread_barrier_init(&warm, NULL, 2);
-	for (int i = 0; i < 2; i++)
+	pthread_barrier_init(&warm, NULL, threads);
+	for (unsigned int i = 0; i < threads; i++)
 		pthread_create(&t[i], NULL, mixed_thread, &ns[i]);
-	for (int i = 0; i < 2; i++)
+	for (unsigned int i = 0; i < threads; i++) {
 		pthread_join(t[i], NULL);
-	printf("mixed_2t_ns %.2f\n", (ns[0] + ns[1]) / 2);
+		sum += ns[i];
+	}
+	printf("mixed_%ut_ns %.2f\n", threads, sum / threads);
 }
 
 /* One thread allocates, another frees: a ring of pointers between them. */
@@ -220,17 +282,35 @@ static struct {
 	uint64_t tail __attribute__((aligned(64)));
 } ring;
 
+/* The index that the other thread has come to, once it is not @at any more. */
+static uint64_t ring_wait(const uint64_t *index, uint64_t at)
+{
+	for (unsigned int n = 1;; n++) {
+		uint64_t now = __atomic_load_n(index, __ATOMIC_ACQUIRE);
+
+		if (now != at)
+			return now;
+		/* The other may wait for this CPU. */
+		if (n % 1024 == 0)
+			sched_yield();
+	}
+}
+
 static void *handoff_free(void *arg)
 {
 	uint64_t head = 0;
 
 	(void)arg;
+	if (peer->thread_begin && peer->thread_begin())
+		abort();
 	for (uint64_t i = 0; i < HANDOFFS; i++) {
-		while (i == head)
-			head = __atomic_load_n(&ring.head, __ATOMIC_ACQUIRE);
-		put(0, ring.items[i % RING]);
+		if (i == head)
+			head = ring_wait(&ring.head, head);
+		peer->free(0, ring.items[i % RING]);
 		__atomic_store_n(&ring.tail, i + 1, __ATOMIC_RELEASE);
 	}
+	if (peer->thread_end)
+		peer->thread_end();
 	return NULL;
 }
 
@@ -241,10 +321,12 @@ static void handoff(void)
 
 	pthread_create(&t, NULL, handoff_free, NULL);
 	for (uint64_t i = 0; i < HANDOFFS; i++) {
-		void *p = get(0, 64 * KIB);
+		void *p = peer->alloc(0, 64 * KIB);
 
-		while (i - tail == RING)
-			tail = __atomic_load_n(&ring.tail, __ATOMIC_ACQUIRE);
+		if (!p)
+			abort();
+		if (i - tail == RING)
+			tail = ring_wait(&ring.tail, tail);
 		ring.items[i % RING] = p;
 		__atomic_store_n(&ring.head, i + 1, __ATOMIC_RELEASE);
 	}
@@ -252,54 +334,135 @@ static void handoff(void)
 	printf("handoff_ns %.2f\n", (double)(now_ns() - start) / HANDOFFS);
 }
 
+/*
+ * Instructions of a pair, by single steps: this process does the work and stops where
+ * counting begins and ends, its parent steps it.
+ */
+#define COUNTED 100
+
+static void pair_64k_insns(void)
+{
+	pairs(64 * KIB, 1, 1000);
+	raise(SIGSTOP);
+	raise(SIGSTOP);
+	pairs(64 * KIB, 1, COUNTED);
+	raise(SIGSTOP);
+}
+
+/* Steps @pid until it stops by itself; how many steps that took. */
+static long steps(pid_t pid)
+{
+	int status;
+
+	for (long n = 1;; n++) {
+		if (ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) || waitpid(pid, &status, 0) != pid ||
+		    !WIFSTOPPED(status))
+			return -1;
+		if (WSTOPSIG(status) == SIGSTOP)
+			return n;
+	}
+}
+
+static int count_insns(pid_t pid)
+{
+	long nothing, all;
+	int status;
+
+	/* Where it begins to count; all before runs freely. */
+	do {
+		if (waitpid(pid, &status, 0) != pid || !WIFSTOPPED(status))
+			return 1;
+	} while (WSTOPSIG(status) != SIGSTOP && !ptrace(PTRACE_CONT, pid, NULL, WSTOPSIG(status)));
+	nothing = steps(pid);
+	all = steps(pid);
+	kill(pid, SIGKILL);
+	waitpid(pid, &status, 0);
+	if (nothing < 0 || all < nothing)
+		return 1;
+	printf("pair_64k_insns %.1f\n", (double)(all - nothing) / COUNTED);
+	return 0;
+}
+
+static const struct row {
+	const char *name;
+	void (*run)(void);
+} rows[] = {
+	{"pair_64k", pair_64k},
+	{"pair_1m", pair_1m},
+	{"pair_16m", pair_16m},
+	{"pair_two_pools", pair_two_pools},
+	{"pair_64k_insns", pair_64k_insns},
+	{"handoff", handoff},
+	{"mixed", mixed},
+	{"mixed_cached", mixed_cached},
+	{"mixed_touched", mixed_touched},
+	{"mixed_threads", mixed_threads},
+};
+
 static void *nothing(void *arg)
 {
 	return arg;
 }
 
+static const struct peer *peer_named(const char *name)
+{
+	const struct peer *found;
+	void *lib;
+
+	if (!strcmp(name, "binpool"))
+		return &peer_binpool;
+	if (!strcmp(name, "malloc"))
+		return &peer_malloc;
+	lib = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
+	found = lib ? dlsym(lib, "peer_dpdk") : NULL;
+	if (!found)
+		fprintf(stderr, "hotpath: no peer %s: %s\n", name, dlerror());
+	return found;
+}
+
 int main(int argc, char **argv)
 {
-	struct binpool_options o = BINPOOL_OPTIONS_INIT;
-	bool peer_malloc = false;
-	const char *only = NULL;
+	struct bench bench = {.cache_bytes = BINPOOL_CACHE_AUTO};
+	const struct row *row = NULL;
 	pthread_t t;
 
-	o.provider = BINPOOL_PROVIDER_THP;
-	for (int i = 1; i < argc; i++) {
+	for (int i = 1; i < argc && peer; i++) {
 		if (!strcmp(argv[i], "--peer") && i + 1 < argc)
-			peer_malloc = !strcmp(argv[++i], "malloc");
+			peer = peer_named(argv[++i]);
 		else if (!strcmp(argv[i], "--cache") && i + 1 < argc)
-			o.cache_bytes = strtoull(argv[++i], NULL, 0);
-		else
-			only = argv[i];
-	}
-	get = peer_malloc ? malloc_get : binpool_get;
-	put = peer_malloc ? malloc_put : binpool_put;
-	for (int i = 0; !peer_malloc && i < 2; i++) {
-		int err = binpool_create(&pools[i], &o);
-
-		if (err) {
-			fprintf(stderr, "hotpath: %s\n", binpool_last_error());
-			return 1;
+			bench.cache_bytes = strtoull(argv[++i], NULL, 0);
+		else if (!strcmp(argv[i], "--threads") && i + 1 < argc)
+			threads = (unsigned int)strtoul(argv[++i], NULL, 0);
+		for (size_t j = 0; j < sizeof(rows) / sizeof(rows[0]); j++) {
+			if (!strcmp(argv[i], rows[j].name))
+				row = &rows[j];
 		}
 	}
+	if (!peer || !row || !threads || threads > THREADS_MAX) {
+		fprintf(stderr, "usage: hotpath [--peer binpool|malloc|FILE.so] [--cache BYTES] "
+				"[--threads N] ROW\nrows:");
+		for (size_t j = 0; j < sizeof(rows) / sizeof(rows[0]); j++)
+			fprintf(stderr, " %s", rows[j].name);
+		fprintf(stderr, "\n");
+		return 2;
+	}
+	if (row->run == mixed_cached && bench.cache_bytes == BINPOOL_CACHE_AUTO)
+		bench.cache_bytes = 1ull << 40;
+	bench.live = row->run == mixed_threads ? LIVE * threads : LIVE;
+	if (row->run == pair_64k_insns) {
+		pid_t pid = fork();
+
+		if (pid)
+			return count_insns(pid);
+		ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+	}
+	if (peer->begin(&bench))
+		return 1;
 	/* A process with threads: libc drops its short cuts for one thread. */
 	pthread_create(&t, NULL, nothing, NULL);
 	pthread_join(t, NULL);
 	mixed_prepare();
-#define ROW(name, call)                                                                            \
-	do {                                                                                       \
-		if (!only || !strcmp(only, name))                                                  \
-			call;                                                                      \
-	} while (0)
-	ROW("pair_64k", pair("pair_64k", 64 * KIB, 1));
-	ROW("pair_1m", pair("pair_1m", MIB, 1));
-	ROW("pair_16m", pair("pair_16m", 16 * MIB, 1));
-	ROW("pair_two_pools", pair("pair_two_pools", 64 * KIB, 2));
-	ROW("handoff", handoff());
-	ROW("mixed", mixed());
-	ROW("mixed_2t", mixed_2t());
-	for (int i = 0; !peer_malloc && i < 2; i++)
-		binpool_destroy(pools[i]);
+	row->run();
+	peer->end();
 	return 0;
 }
