@@ -314,6 +314,9 @@ struct binpool_stats {
 	uint64_t page_bytes; /* page size really mapped, of the smallest extent's; 0: no extent yet
 			      */
 	uint64_t runs;	     /* physically contiguous runs of all extents; 0: unknown */
+	uint64_t extent_extends; /* provider calls that made an extent larger */
+	uint64_t extent_shrinks; /* and smaller; their times are in extent_alloc_ns, extent_free_ns
+				  */
 };
 
 /* Fills @out (its size is set by the caller). */

@@ -1,30 +1,13 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Requests: a held buffer of the right bin, else one carved from a free run,
- * else memory from the provider, else what is held elsewhere. Takes pool->lock,
- * and on a miss pool->turn; owns nothing.
+ * Requests: a held buffer of the right bin, else one carved from a free run, else
+ * what grow.c finds. Takes pool->lock; owns nothing.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cache.h"
-
-struct request {
-	uint64_t bytes;
-	uint64_t capacity; /* of the buffer that serves it */
-	uint64_t align;
-	uint64_t run_bytes; /* of the free run that is needed, if only for a slab */
-	uint64_t run_align;
-	uint32_t bin;
-	bool is_void; /* addresses are all it needs */
-	bool in_slab;
-	bool reserve_only; /* a free run is wanted, no buffer */
-};
-
-static struct free_index *index_of(struct binpool *pool, const struct request *req)
-{
-	return req->is_void ? &pool->void_free : &pool->free;
-}
+#include "request.h"
 
 static int request_init(struct request *req, const struct binpool *pool, uint64_t bytes,
 			uint64_t align)
@@ -79,7 +62,7 @@ static int request_init(struct request *req, const struct binpool *pool, uint64_
 }
 
 /* Everything that a success needs memory for, so that it cannot fail half way. Locked. */
-static int prepare(struct binpool *pool, const struct request *req)
+int request_prepare(struct binpool *pool, const struct request *req)
 {
 	assert_locked(pool);
 	if (runs_prepare(pool) || lookup_prepare(pool) ||
@@ -124,7 +107,7 @@ static bool activate(struct binpool *pool, struct run *run, const struct request
 }
 
 /* From what the pool has: the bin, else a free run. Locked; prepare() came before. */
-static struct run *take(struct binpool *pool, const struct request *req, bool *reused)
+struct run *request_take(struct binpool *pool, const struct request *req, bool *reused)
 {
 	struct run *run;
 
@@ -140,190 +123,11 @@ static struct run *take(struct binpool *pool, const struct request *req, bool *r
 	if (pool->exact && !req->is_void)
 		return NULL;
 	if (req->reserve_only)
-		return index_find(&pool->free, req->run_bytes, req->run_align);
+		return run_find(pool->extents, req->run_bytes, req->run_align);
 	if (req->in_slab)
 		return slab_take(pool, req->bin, req->capacity);
-	return carve(pool, index_of(pool, req), req->run_bytes, req->run_align);
-}
-
-/* What provider memory comes in for this pool. */
-static uint64_t quantum(const struct binpool *pool)
-{
-	return u64_max(pool->provider.unit, pool->granule);
-}
-
-static uint64_t provider_round(const struct binpool *pool, uint64_t bytes)
-{
-	const struct provider *p = &pool->provider;
-
-	bytes = round_up(bytes, quantum(pool));
-	return bytes && p->ops->round ? round_up(p->ops->round(p, bytes), quantum(pool)) : bytes;
-}
-
-/*
- * How much to get for a request: the pool grows by an eighth, so that few
- * extents serve a large pool and a small one wastes little. 0: the limit does
- * not leave what the request needs. *least: what would do. Locked.
- */
-static uint64_t growth(const struct binpool *pool, const struct request *req, uint64_t *least)
-{
-	uint64_t reserved = pool->stats.reserved_bytes;
-	uint64_t left = pool->max_bytes - reserved - pool->pending;
-	uint64_t want;
-
-	assert_locked(pool);
-	if (pool->exact) {
-		*least = req->run_bytes;
-		return *least <= left ? *least : 0;
-	}
-	*least = round_up(req->run_bytes, quantum(pool));
-	if (!*least || *least > left)
-		return 0;
-	want = u64_max(pow2_ceil(reserved / 8), EXTENT_BYTES_MIN);
-	want = u64_max(u64_min(want, EXTENT_BYTES_MAX), *least);
-	want = provider_round(pool, want);
-	if (!want || want > left)
-		want = u64_max(left & ~(quantum(pool) - 1), *least);
-	return want;
-}
-
-/*
- * Gets an extent of @want bytes and carves the buffer from it. Locked and in
- * turn; the lock is let go meanwhile.
- */
-static int grow(struct binpool *pool, const struct request *req, uint64_t want, struct run **out,
-		bool *shortage)
-{
-	struct extent *e;
-	int err;
-
-	assert_locked(pool);
-	pool->pending += want;
-	pool_unlock(pool);
-	err = extent_get(pool, want, req->run_align, &e, shortage);
-	pool_lock(pool);
-	if (!err && prepare(pool, req)) {
-		pool_unlock(pool);
-		extent_unget(pool, e);
-		pool_lock(pool);
-		err = -ENOMEM;
-	}
-	if (err) {
-		pool->pending -= want;
-		return err;
-	}
-	extent_link(pool, e);
-	if (req->reserve_only)
-		*out = e->first;
-	else if (req->in_slab)
-		*out = slab_take(pool, req->bin, req->capacity);
-	else
-		*out = carve_from(pool, e->first, req->run_bytes, pool->exact ? 1 : req->run_align);
-	return 0;
-}
-
-/* The request and what is in the way. Locked. */
-static int explain_limit(const struct binpool *pool, const struct request *req)
-{
-	char asked[HUMAN_LEN], limit[HUMAN_LEN], active[HUMAN_LEN], reserved[HUMAN_LEN];
-
-	return explain(
-		-ENOSPC,
-		"pool %s: asked for %s, max_bytes is %s (%s): %s are in use, in %s reserved, and no "
-		"stretch of the rest is large enough",
-		pool->name, human(req->bytes, asked), human(pool->max_bytes, limit), pool->max_from,
-		human(pool->active_capacity, active), human(pool->stats.reserved_bytes, reserved));
-}
-
-/* Whether giving the empty extents back lets the pool grow by @least. Locked. */
-static bool empty_ones_help(const struct binpool *pool, uint64_t least)
-{
-	uint64_t left = pool->max_bytes - pool->stats.reserved_bytes - pool->pending;
-
-	for (struct extent *e = pool->empty; e; e = e->empty_next)
-		left += e->bytes;
-	return least <= left;
-}
-
-/* While threads use their caches, what is in use may seem to be less than nothing. Locked. */
-static bool in_use_beyond(const struct binpool *pool, uint64_t bytes)
-{
-	return pool->active_capacity <= INT64_MAX && pool->active_capacity > bytes;
-}
-
-/* What a request needs that the pool has not got ready. Locked and in turn. */
-static int obtain(struct binpool *pool, const struct request *req, struct run **out, bool *reused)
-{
-	char cause[1024] = "";
-	bool starved = false, shortage;
-	int err, starved_err = 0;
-	uint64_t want, least;
-
-	assert_locked(pool);
-	for (;;) {
-		err = prepare(pool, req);
-		if (err)
-			return err;
-		caches_settle(pool);
-		*out = take(pool, req, reused);
-		if (*out)
-			return 0;
-		if (req->is_void) {
-			if (void_grow(pool, req->align))
-				return explain(-ENOMEM, "pool %s: no addresses left", pool->name);
-			continue;
-		}
-		if (in_use_beyond(pool, pool->max_bytes - req->run_bytes)) {
-			/* What other threads do meanwhile may have been seen in part. */
-			caches_revoke(pool);
-			if (in_use_beyond(pool, pool->max_bytes - req->run_bytes))
-				return explain_limit(pool, req);
-		}
-
-		want = growth(pool, req, &least);
-		while (want && !starved) {
-			err = grow(pool, req, want, out, &shortage);
-			if (!err)
-				return 0;
-			/* Less may be had, or be what a registrar's device takes. */
-			if (want > least && (shortage || err == -EFBIG)) {
-				want = least;
-				continue;
-			}
-			if (!shortage)
-				return err;
-			starved = true;
-			starved_err = err;
-			snprintf(cause, sizeof(cause), "%s", binpool_last_error());
-		}
-		if (pool->empty && (pool->exact || starved || empty_ones_help(pool, least))) {
-			pool_unlock(pool);
-			extents_give_back(pool);
-			pool_lock(pool);
-			starved = false;
-		} else if (pool->stats.held_blocks && !pool->binned_bytes) {
-			caches_revoke(pool);
-		} else if (pool->stats.held_blocks) {
-			held_release_one(pool, bins_largest(pool));
-		} else if (starved) {
-			return explain(starved_err, "%s", cause);
-		} else {
-			return explain_limit(pool, req);
-		}
-	}
-}
-
-/* As obtain(), getting the turn first. Locked before and after. */
-static int miss(struct binpool *pool, const struct request *req, struct run **out, bool *reused)
-{
-	int err;
-
-	pool_unlock(pool);
-	turn_take(pool);
-	pool_lock(pool);
-	err = obtain(pool, req, out, reused);
-	turn_give(pool);
-	return err;
+	return carve(pool, req->is_void ? pool->voids : pool->extents, req->run_bytes,
+		     req->run_align);
 }
 
 /*
@@ -374,7 +178,7 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 	}
 	pool_lock(pool);
 	if (!err)
-		err = prepare(pool, &req);
+		err = request_prepare(pool, &req);
 	if (!err && !req.is_void) {
 		run = bins_take(pool, req.bin, req.align);
 		reused = run;
@@ -382,10 +186,10 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 			cache_refill(c, req.bin);
 	}
 	if (!err && !run) {
-		run = take(pool, &req, &reused);
+		run = request_take(pool, &req, &reused);
 		if (!run) {
 			start = now_ns();
-			err = miss(pool, &req, &run, &reused);
+			err = request_miss(pool, &req, &run, &reused);
 			if (!err && !reused)
 				pool->stats.alloc_ns += now_ns() - start;
 		}
@@ -512,8 +316,8 @@ EXPORT int binpool_reserve(struct binpool *pool, uint64_t bytes)
 		req.reserve_only = true;
 	}
 	pool_lock(pool);
-	if (!err && !index_find(&pool->free, req.run_bytes, req.run_align))
-		err = miss(pool, &req, &run, &reused);
+	if (!err && !run_find(pool->extents, req.run_bytes, req.run_align))
+		err = request_miss(pool, &req, &run, &reused);
 	if (err)
 		pool->stats.refused++;
 	pool_unlock(pool);

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * Carving buffers out of extents' free runs and joining them again. Owns the
- * runs and the free indexes; pool->lock.
+ * runs and the frames' indexes; pool->lock.
  *
- * A free index keeps the free runs in lists by size, classed as bins are, and
- * bitmaps of the lists that are not empty. A request takes the smallest run it
- * sees that fits: it looks at a few of its own class, then at the classes
- * above, where all fit unless alignment is in the way. Only before it gives up
- * does it look at all.
+ * A request takes the lowest free run that fits, of the oldest extent that has one:
+ * so large runs stay whole at the upper end, which is also what an extent that grows
+ * continues. An index says of each frame how large a run that begins there may be. It is
+ * never too small; where it is too large, because a run was made smaller, the search
+ * that finds nothing there corrects it.
  */
+#include <endian.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "pool.h"
 
 #define RUNS_PER_CHUNK 128
-/* How many runs of a list are looked at, as long as there are others. */
+/* How many runs of a frame are looked at for the lowest, if not more before one fits. */
 #define WALK_SHORT 16u
 
 struct run_chunk {
@@ -65,59 +67,96 @@ void runs_fini(struct binpool *pool)
 	}
 }
 
-void index_add(struct free_index *index, struct run *run)
+/* What an index tells runs of @bytes from others by; 0 is none. */
+int16_t run_class(uint64_t bytes)
 {
-	uint32_t list = binpool_bin_number(INDEX_BITS, run->bytes);
-	uint32_t level = list >> INDEX_BITS;
-
-	run_set_state(run, RUN_FREE);
-	run->list_prev = NULL;
-	run->list_next = index->head[list];
-	if (run->list_next)
-		run->list_next->list_prev = run;
-	index->head[list] = run;
-	index->lists[level] |= (uint16_t)(1u << (list & ((1u << INDEX_BITS) - 1)));
-	index->levels |= (uint64_t)1 << level;
+	return (int16_t)(binpool_bin_number(INDEX_BITS, bytes) + 1);
 }
 
-void index_remove(struct free_index *index, struct run *run)
+static uint64_t frame_of(const struct run *run)
 {
-	uint32_t list = binpool_bin_number(INDEX_BITS, run->bytes);
-	uint32_t level = list >> INDEX_BITS;
+	return (uint64_t)(run->base - run->extent->base) >> MAP_FRAME_SHIFT;
+}
 
+/* Makes an extent's index, empty; of an allocator's there is none. -ENOMEM. */
+int runs_index(struct extent *e)
+{
+	struct frame_index *index = &e->free;
+	uint64_t frames = (e->room + ((uint64_t)1 << MAP_FRAME_SHIFT) - 1) >> MAP_FRAME_SHIFT;
+	uint64_t groups = (frames + INDEX_LANES - 1) / INDEX_LANES;
+
+	index->most = aligned_alloc(sizeof(index_lanes), groups * sizeof(index_lanes));
+	index->first = calloc(frames, sizeof(struct run *));
+	if (!index->most || !index->first) {
+		runs_unindex(e);
+		return -ENOMEM;
+	}
+	memset(index->most, 0, groups * sizeof(index_lanes));
+	index->frames = frames;
+	return 0;
+}
+
+void runs_unindex(struct extent *e)
+{
+	free(e->free.most);
+	free(e->free.first);
+	e->free = (struct frame_index){0};
+}
+
+static int16_t *most_at(struct frame_index *index, uint64_t frame)
+{
+	return (int16_t *)index->most + frame;
+}
+
+/* A free run has become so large. */
+static void index_raise(struct run *run)
+{
+	struct frame_index *index = &run->extent->free;
+	int16_t *most, class = run_class(run->bytes);
+
+	if (!index->frames)
+		return;
+	most = most_at(index, frame_of(run));
+	if (*most < class)
+		*most = class;
+	if (index->most_of_all < class)
+		index->most_of_all = class;
+}
+
+static void index_add(struct run *run)
+{
+	struct frame_index *index = &run->extent->free;
+	struct run **first;
+
+	run_set_state(run, RUN_FREE);
+	if (!index->frames)
+		return;
+	first = &index->first[frame_of(run)];
+	run->list_prev = NULL;
+	run->list_next = *first;
+	if (run->list_next)
+		run->list_next->list_prev = run;
+	*first = run;
+	index_raise(run);
+}
+
+static void index_remove(struct run *run)
+{
+	struct frame_index *index = &run->extent->free;
+	uint64_t frame;
+
+	if (!index->frames)
+		return;
 	if (run->list_next)
 		run->list_next->list_prev = run->list_prev;
 	if (run->list_prev) {
 		run->list_prev->list_next = run->list_next;
 		return;
 	}
-	index->head[list] = run->list_next;
-	if (run->list_next)
-		return;
-	index->lists[level] &= (uint16_t) ~(1u << (list & ((1u << INDEX_BITS) - 1)));
-	if (!index->lists[level])
-		index->levels &= ~((uint64_t)1 << level);
-}
-
-/* The first list from @list on that is not empty; INDEX_LISTS if none is. */
-static uint32_t index_next(const struct free_index *index, uint32_t list)
-{
-	uint32_t level = list >> INDEX_BITS;
-	uint32_t low = list & ((1u << INDEX_BITS) - 1);
-	uint64_t levels;
-	uint32_t lists;
-
-	if (level > 63)
-		return INDEX_LISTS;
-	lists = index->lists[level] & ~((1u << low) - 1);
-	if (!lists) {
-		levels = level == 63 ? 0 : index->levels & (~(uint64_t)0 << (level + 1));
-		if (!levels)
-			return INDEX_LISTS;
-		level = (uint32_t)__builtin_ctzll(levels);
-		lists = index->lists[level];
-	}
-	return level << INDEX_BITS | (uint32_t)__builtin_ctz(lists);
+	frame = frame_of(run);
+	index->first[frame] = run->list_next;
+	if (!run->list_next)
+		*most_at(index, frame) = 0;
 }
 
 static uint64_t padding(const struct run *run, uint64_t align)
@@ -132,53 +171,157 @@ bool run_fits(const struct run *run, uint64_t bytes, uint64_t align)
 	return run->bytes >= pad && run->bytes - pad >= bytes;
 }
 
-static struct run *index_search(struct free_index *index, uint64_t bytes, uint64_t align,
-				uint32_t walk)
+/* The first frame from @frame on that may have a run of @class or above; index->frames: none. */
+static uint64_t index_next(const struct frame_index *index, uint64_t frame, int16_t class)
 {
-	struct run *best = NULL;
-	uint32_t list = index_next(index, binpool_bin_number(INDEX_BITS, bytes));
+	index_lanes least = {class, class, class, class, class, class, class, class};
+	uint64_t groups = (index->frames + INDEX_LANES - 1) / INDEX_LANES;
+	uint64_t group = frame / INDEX_LANES;
+	union {
+		index_lanes lanes;
+		uint64_t half[2];
+	} found;
 
-	while (!best && list < INDEX_LISTS) {
-		uint32_t seen = 0;
-
-		for (struct run *run = index->head[list]; run && seen < walk;
-		     run = run->list_next, seen++)
-			if (run_fits(run, bytes, align) && (!best || run->bytes < best->bytes))
-				best = run;
-		list = index_next(index, list + 1);
+	if (frame >= index->frames)
+		return index->frames;
+	found.lanes = index->most[group] >= least;
+	for (uint32_t lane = 0; lane < frame % INDEX_LANES; lane++)
+		found.lanes[lane] = 0;
+	while (!(found.half[0] | found.half[1])) {
+		if (++group == groups)
+			return index->frames;
+		found.lanes = index->most[group] >= least;
 	}
-	return best;
+	if (found.half[0])
+		return group * INDEX_LANES + (uint64_t)__builtin_ctzll(le64toh(found.half[0])) / 16;
+	return group * INDEX_LANES + 4 + (uint64_t)__builtin_ctzll(le64toh(found.half[1])) / 16;
+}
+
+/* The lowest run of the frame that fits; else corrects what the index says of it. */
+static struct run *frame_find(struct frame_index *index, uint64_t frame, uint64_t bytes,
+			      uint64_t align)
+{
+	struct run *lowest = NULL;
+	uint64_t largest = 0;
+	uint32_t seen = 0;
+
+	for (struct run *run = index->first[frame]; run && (!lowest || seen < WALK_SHORT);
+	     run = run->list_next, seen++) {
+		if (run_fits(run, bytes, align)) {
+			if (!lowest || run->base < lowest->base)
+				lowest = run;
+		} else {
+			largest = u64_max(largest, run->bytes);
+		}
+	}
+	if (lowest)
+		return lowest;
+	*most_at(index, frame) = largest ? run_class(largest) : 0;
+	return NULL;
+}
+
+static struct run *extent_find(struct extent *e, uint64_t bytes, uint64_t align)
+{
+	struct frame_index *index = &e->free;
+	int16_t class = run_class(bytes);
+	bool misfits = false;
+
+	if (index->most_of_all < class)
+		return NULL;
+	for (uint64_t frame = index_next(index, 0, class); frame < index->frames;
+	     frame = index_next(index, frame + 1, class)) {
+		struct run *run = frame_find(index, frame, bytes, align);
+
+		if (run)
+			return run;
+		misfits = misfits || *most_at(index, frame) >= class;
+	}
+	if (!misfits)
+		index->most_of_all = (int16_t)(class - 1);
+	return NULL;
 }
 
 /* The free run that @bytes at a multiple of @align are best carved from, or NULL. */
-struct run *index_find(struct free_index *index, uint64_t bytes, uint64_t align)
+struct run *run_find(struct extent *extents, uint64_t bytes, uint64_t align)
 {
-	struct run *run = index_search(index, bytes, align, WALK_SHORT);
+	for (struct extent *e = extents; e; e = e->next) {
+		struct run *run = extent_find(e, bytes, align);
 
-	return run ? run : index_search(index, bytes, align, UINT32_MAX);
+		if (run)
+			return run;
+	}
+	return NULL;
 }
 
-static void link_after(struct run *run, struct run *new)
+/* Puts @run between @lower and what is above it, NULL: below all of its extent. */
+static void link_above(struct run *run, struct run *lower)
 {
-	new->prev = run;
-	new->next = run->next;
-	if (run->next)
-		run->next->prev = new;
-	run->next = new;
+	struct extent *e = run->extent;
+
+	run->prev = lower;
+	run->next = lower ? lower->next : e->first;
+	*(lower ? &lower->next : &e->first) = run;
+	*(run->next ? &run->next->prev : &e->last) = run;
 }
 
-/* Cuts @run, which is in no list, at @bytes; returns the upper part, in no list. */
-static struct run *split(struct binpool *pool, struct run *run, uint64_t bytes)
+static void unlink_run(struct run *run)
 {
-	struct run *upper = run_new(pool);
+	struct extent *e = run->extent;
 
-	upper->extent = run->extent;
-	upper->base = run->base + bytes;
-	upper->bytes = run->bytes - bytes;
-	upper->clean = run->clean;
-	run->bytes = bytes;
-	link_after(run, upper);
-	return upper;
+	*(run->prev ? &run->prev->next : &e->first) = run->next;
+	*(run->next ? &run->next->prev : &e->last) = run->prev;
+}
+
+/* Makes all of an extent one free run. runs_prepare() came before. Locked. */
+void runs_start(struct binpool *pool, struct extent *e)
+{
+	struct run *run = run_new(pool);
+
+	assert_locked(pool);
+	run->extent = e;
+	run->base = e->base;
+	run->bytes = e->bytes;
+	run->clean = pool->provider.ops->zeroed;
+	link_above(run, NULL);
+	index_add(run);
+}
+
+/* Adds @bytes above an extent that has them by now. runs_prepare() came before. Locked. */
+void runs_extend(struct binpool *pool, struct extent *e, uint64_t bytes)
+{
+	struct run *run = e->last;
+
+	assert_locked(pool);
+	if (run_state(run) == RUN_FREE) {
+		run->bytes += bytes;
+		run->clean = run->clean && pool->provider.ops->zeroed;
+		index_raise(run);
+	} else {
+		run = run_new(pool);
+		run->extent = e;
+		run->base = e->base + e->bytes;
+		run->bytes = bytes;
+		run->clean = pool->provider.ops->zeroed;
+		link_above(run, e->last);
+		index_add(run);
+	}
+	e->bytes += bytes;
+}
+
+/* Takes @bytes at the end of an extent, which are free and not all of it, out of it. Locked. */
+void runs_cut(struct binpool *pool, struct extent *e, uint64_t bytes)
+{
+	struct run *run = e->last;
+
+	assert_locked(pool);
+	assert(run_state(run) == RUN_FREE && run->bytes >= bytes && e->bytes > bytes);
+	e->bytes -= bytes;
+	run->bytes -= bytes;
+	if (run->bytes)
+		return;
+	index_remove(run);
+	unlink_run(run);
+	run_delete(pool, run);
 }
 
 /*
@@ -187,45 +330,58 @@ static struct run *split(struct binpool *pool, struct run *run, uint64_t bytes)
  */
 struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, uint64_t align)
 {
-	struct free_index *index = run->extent->is_void ? &pool->void_free : &pool->free;
 	uint64_t pad = padding(run, align);
-	struct run *rest;
+	struct extent *e = run->extent;
+	struct run *buffer, *rest;
+	uint64_t left = run->bytes - pad - bytes, frame;
 
 	assert_locked(pool);
-	index_remove(index, run);
+	if (!pad && !left) {
+		index_remove(run);
+		buffer = run;
+	} else {
+		buffer = run_new(pool);
+		buffer->extent = e;
+		buffer->base = run->base + pad;
+		buffer->bytes = bytes;
+		buffer->clean = run->clean;
+	}
 	if (pad) {
-		rest = run;
-		run = split(pool, run, pad);
-		index_add(index, rest);
+		run->bytes = pad;
+		link_above(buffer, run);
+		if (left) {
+			rest = run_new(pool);
+			rest->extent = e;
+			rest->base = buffer->base + bytes;
+			rest->bytes = left;
+			rest->clean = run->clean;
+			link_above(rest, buffer);
+			index_add(rest);
+		}
+	} else if (left) {
+		link_above(buffer, run->prev);
+		frame = frame_of(run);
+		if ((uint64_t)(run->base + bytes - e->base) >> MAP_FRAME_SHIFT == frame) {
+			run->base += bytes;
+			run->bytes = left;
+		} else {
+			index_remove(run);
+			run->base += bytes;
+			run->bytes = left;
+			index_add(run);
+		}
 	}
-	if (run->bytes > bytes) {
-		rest = split(pool, run, bytes);
-		index_add(index, rest);
-	}
-	run->ptr = run->base;
-	if (!run->extent->buffers++)
-		extent_set_empty(pool, run->extent, false);
-	return run;
+	buffer->ptr = buffer->base;
+	if (!e->buffers++)
+		extent_set_empty(pool, e, false);
+	return buffer;
 }
 
-struct run *carve(struct binpool *pool, struct free_index *index, uint64_t bytes, uint64_t align)
+struct run *carve(struct binpool *pool, struct extent *extents, uint64_t bytes, uint64_t align)
 {
-	struct run *run = index_find(index, bytes, align);
+	struct run *run = run_find(extents, bytes, align);
 
 	return run ? carve_from(pool, run, bytes, align) : NULL;
-}
-
-/* Joins @run with the run above it, which goes. Neither is in a list. */
-static void join(struct binpool *pool, struct run *run)
-{
-	struct run *upper = run->next;
-
-	run->bytes += upper->bytes;
-	run->clean = run->clean && upper->clean;
-	run->next = upper->next;
-	if (run->next)
-		run->next->prev = run;
-	run_delete(pool, upper);
 }
 
 /*
@@ -234,7 +390,7 @@ static void join(struct binpool *pool, struct run *run)
  */
 void dissolve(struct binpool *pool, struct run *run)
 {
-	struct free_index *index = run->extent->is_void ? &pool->void_free : &pool->free;
+	struct run *upper = run->next, *lower = run->prev;
 
 	assert_locked(pool);
 	if (run->slab) {
@@ -243,14 +399,20 @@ void dissolve(struct binpool *pool, struct run *run)
 	}
 	if (!--run->extent->buffers)
 		extent_set_empty(pool, run->extent, true);
-	if (run->next && run_state(run->next) == RUN_FREE) {
-		index_remove(index, run->next);
-		join(pool, run);
+	if (upper && run_state(upper) == RUN_FREE) {
+		run->bytes += upper->bytes;
+		run->clean = run->clean && upper->clean;
+		index_remove(upper);
+		unlink_run(upper);
+		run_delete(pool, upper);
 	}
-	if (run->prev && run_state(run->prev) == RUN_FREE) {
-		run = run->prev;
-		index_remove(index, run);
-		join(pool, run);
+	if (lower && run_state(lower) == RUN_FREE) {
+		lower->bytes += run->bytes;
+		lower->clean = run->clean && lower->clean;
+		unlink_run(run);
+		run_delete(pool, run);
+		index_raise(lower);
+	} else {
+		index_add(run);
 	}
-	index_add(index, run);
 }

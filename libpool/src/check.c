@@ -12,7 +12,7 @@
 	} while (0)
 
 struct sums {
-	uint64_t active, held, cached, free_runs, extents, empty, hashed;
+	uint64_t active, held, cached, free_runs, indexed, extents, empty, hashed;
 	uint64_t asked, active_capacity, held_bytes, reserved, noted;
 };
 
@@ -80,11 +80,30 @@ static const char *check_run(const struct binpool *pool, const struct run *run, 
 		return check_slab(pool, run, sum);
 	CHECK(!run->slab);
 	if (run_state(run) == RUN_FREE) {
-		sum->free_runs++;
+		sum->free_runs += run->extent->free.frames != 0;
 		CHECK(!run->next || run_state(run->next) != RUN_FREE);
 		return NULL;
 	}
 	return check_buffer(pool, run, sum);
+}
+
+/* What an index says of a frame may be more than there is, never less. */
+static const char *check_index(const struct extent *e, uint64_t *n)
+{
+	for (uint64_t frame = 0; frame < e->free.frames; frame++) {
+		int16_t most = ((const int16_t *)e->free.most)[frame];
+
+		CHECK(most || !e->free.first[frame]);
+		CHECK(most <= e->free.most_of_all);
+		for (const struct run *run = e->free.first[frame]; run; run = run->list_next) {
+			CHECK(run_state(run) == RUN_FREE);
+			CHECK(!run->list_next || run->list_next->list_prev == run);
+			CHECK((uint64_t)(run->base - e->base) >> MAP_FRAME_SHIFT == frame);
+			CHECK(run_class(run->bytes) <= most);
+			++*n;
+		}
+	}
+	return NULL;
 }
 
 static const char *check_extent(const struct binpool *pool, const struct extent *e,
@@ -96,32 +115,16 @@ static const char *check_extent(const struct binpool *pool, const struct extent 
 
 	for (const struct run *run = e->first; run; run = run->next) {
 		CHECK(run->extent == e && run->base == at && run->bytes);
+		CHECK(run->next || e->last == run);
 		broken = check_run(pool, run, sum);
 		if (broken)
 			return broken;
 		at += run->bytes;
 		buffers += run_state(run) != RUN_FREE;
 	}
-	CHECK(at == e->base + e->bytes);
+	CHECK(at == e->base + e->bytes && e->bytes <= e->room);
 	CHECK(buffers == e->buffers);
-	return NULL;
-}
-
-static const char *check_index(const struct free_index *index, uint64_t *n)
-{
-	for (uint32_t list = 0; list < INDEX_LISTS; list++) {
-		uint32_t level = list >> INDEX_BITS;
-		bool bit = index->lists[level] >> (list & ((1u << INDEX_BITS) - 1)) & 1;
-
-		CHECK(bit == !!index->head[list]);
-		CHECK(!bit || index->levels >> level & 1);
-		for (const struct run *run = index->head[list]; run; run = run->list_next) {
-			CHECK(run_state(run) == RUN_FREE);
-			CHECK(binpool_bin_number(INDEX_BITS, run->bytes) == list);
-			++*n;
-		}
-	}
-	return NULL;
+	return check_index(e, &sum->indexed);
 }
 
 static const char *check_bins(const struct binpool *pool)
@@ -194,7 +197,6 @@ const char *pool_check(struct binpool *pool)
 	const struct binpool_stats *st = &pool->stats;
 	struct sums sum = {0};
 	const char *broken = NULL;
-	uint64_t indexed = 0;
 
 	assert_locked(pool);
 	caches_settle(pool);
@@ -209,16 +211,12 @@ const char *pool_check(struct binpool *pool)
 	for (struct extent *e = pool->voids; e && !broken; e = e->next)
 		broken = check_extent(pool, e, &sum);
 	if (!broken)
-		broken = check_index(&pool->free, &indexed);
-	if (!broken)
-		broken = check_index(&pool->void_free, &indexed);
-	if (!broken)
 		broken = check_bins(pool);
 	if (!broken)
 		broken = check_caches(pool, sum.cached);
 	if (broken)
 		return broken;
-	CHECK(sum.free_runs == indexed);
+	CHECK(sum.free_runs == sum.indexed);
 	CHECK(!sum.empty);
 	CHECK(sum.active == st->active_blocks);
 	CHECK(sum.held == st->held_blocks);

@@ -17,6 +17,12 @@
 /* Addresses for buffers of size 0 come in stretches of this. */
 #define VOID_BYTES ((uint64_t)1 << 20)
 
+static void extent_delete(struct extent *e)
+{
+	runs_unindex(e);
+	free(e);
+}
+
 /* Detaches an extent, which is not linked, and gives it back. In turn; keeps the last error. */
 void extent_unget(struct binpool *pool, struct extent *e)
 {
@@ -35,7 +41,13 @@ void extent_unget(struct binpool *pool, struct extent *e)
 	pool->stats.extent_frees++;
 	pool->stats.extent_free_ns += ns;
 	pool_unlock(pool);
-	free(e);
+	extent_delete(e);
+}
+
+/* Whether extents grow in place: not once they are registered, as they are then. In turn. */
+bool extents_extensible(const struct binpool *pool)
+{
+	return pool->provider.ops->extend && !pool->registrars;
 }
 
 /*
@@ -55,6 +67,10 @@ int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct exte
 	if (!e)
 		return explain(-ENOMEM, "no memory for an extent's description");
 	e->bytes = bytes;
+	e->room = bytes;
+	if (extents_extensible(pool))
+		e->room = u64_max(bytes, u64_min(pool->max_bytes & ~(pool->provider.unit - 1),
+						 EXTENT_BYTES_MAX));
 	e->fd = -1;
 	e->node = -1;
 
@@ -71,7 +87,7 @@ int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct exte
 	pool->stats.extent_alloc_ns += ns;
 	pool_unlock(pool);
 
-	if (!pool->exact && map_prepare(e->base, e->bytes))
+	if (!pool->exact && (map_prepare(e->base, e->bytes) || runs_index(e)))
 		err = explain(-ENOMEM, "no memory for bookkeeping of %p", (void *)e->base);
 	if (!err)
 		err = registrars_attach(pool, e);
@@ -83,50 +99,78 @@ int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct exte
 	return 0;
 }
 
-static void list_add(struct extent **list, struct extent *e)
+/*
+ * Adds @more bytes to an extent in place, in turn: all is there, but for the runs'
+ * sake, see extent_link_more(). As extent_get().
+ */
+int extent_extend(struct binpool *pool, struct extent *e, uint64_t more, struct extent *piece,
+		  bool *shortage)
 {
-	e->prev = NULL;
-	e->next = *list;
-	if (e->next)
-		e->next->prev = e;
-	*list = e;
+	uint64_t start, ns;
+	int err;
+
+	assert_turn(pool);
+	assert(!e->attachments && more <= e->room - e->bytes);
+	*shortage = false;
+	*piece = (struct extent){.base = e->base + e->bytes, .bytes = more, .node = -1};
+	if (map_prepare(piece->base, more))
+		return explain(-ENOMEM, "no memory for bookkeeping of %p", (void *)piece->base);
+	start = now_ns();
+	err = pool->provider.ops->extend(&pool->provider, e, piece);
+	ns = now_ns() - start;
+	if (err) {
+		*shortage = err == -ENOMEM || err == -ENOSPC || err == -EDQUOT;
+		return err;
+	}
+	pool_lock(pool);
+	pool->stats.extent_extends++;
+	pool->stats.extent_alloc_ns += ns;
+	pool_unlock(pool);
+	return 0;
 }
 
-static void list_remove(struct extent **list, struct extent *e)
+static void list_add(struct extent **first, struct extent **last, struct extent *e)
 {
-	if (e->prev)
-		e->prev->next = e->next;
-	else
-		*list = e->next;
-	if (e->next)
-		e->next->prev = e->prev;
+	e->next = NULL;
+	e->prev = *last;
+	*(e->prev ? &e->prev->next : first) = e;
+	*last = e;
 }
 
-/* Makes all of an extent one free run. runs_prepare() came before. Locked. */
-static void start_empty(struct binpool *pool, struct extent *e, struct free_index *index)
+static void list_remove(struct extent **first, struct extent **last, struct extent *e)
 {
-	struct run *run = run_new(pool);
+	*(e->prev ? &e->prev->next : first) = e->next;
+	*(e->next ? &e->next->prev : last) = e->prev;
+}
 
-	run->extent = e;
-	run->base = e->base;
-	run->bytes = e->bytes;
-	run->clean = pool->provider.ops->zeroed;
-	e->first = run;
-	index_add(index, run);
+static void count_reserved(struct binpool *pool, uint64_t bytes)
+{
+	pool->pending -= bytes;
+	pool->stats.reserved_bytes += bytes;
+	pool->stats.reserved_max_bytes =
+		u64_max(pool->stats.reserved_max_bytes, pool->stats.reserved_bytes);
 }
 
 /* Adds what extent_get() got; its bytes were pending. Locked. */
 void extent_link(struct binpool *pool, struct extent *e)
 {
 	assert_locked(pool);
-	pool->pending -= e->bytes;
-	pool->stats.reserved_bytes += e->bytes;
-	pool->stats.reserved_max_bytes =
-		u64_max(pool->stats.reserved_max_bytes, pool->stats.reserved_bytes);
+	count_reserved(pool, e->bytes);
 	pool->stats.extents++;
-	list_add(&pool->extents, e);
+	list_add(&pool->extents, &pool->extents_last, e);
 	extent_set_empty(pool, e, true);
-	start_empty(pool, e, &pool->free);
+	runs_start(pool, e);
+}
+
+/* As that, what extent_extend() got. */
+void extent_link_more(struct binpool *pool, struct extent *e, const struct extent *piece)
+{
+	assert_locked(pool);
+	count_reserved(pool, piece->bytes);
+	e->locked_bytes += piece->locked_bytes;
+	e->node = e->node == piece->node ? e->node : -1;
+	e->page_bytes = 0;
+	runs_extend(pool, e, piece->bytes);
 }
 
 /* Keeps count of the extents without buffers. Locked. */
@@ -162,10 +206,9 @@ static struct extent *unlink_empty(struct binpool *pool)
 	}
 	assert(!e->buffers && run_state(e->first) == RUN_FREE && !e->first->next);
 	extent_set_empty(pool, e, false);
-	index_remove(&pool->free, e->first);
 	run_delete(pool, e->first);
-	e->first = NULL;
-	list_remove(&pool->extents, e);
+	e->first = e->last = NULL;
+	list_remove(&pool->extents, &pool->extents_last, e);
 	pool->stats.extents--;
 	pool->stats.reserved_bytes -= e->bytes;
 	pool->pending += e->bytes;
@@ -192,6 +235,48 @@ void extents_give_back(struct binpool *pool)
 		pool_lock(pool);
 		pool->pending -= bytes;
 		pool->stats.free_ns += now_ns() - start;
+		pool_unlock(pool);
+	}
+}
+
+/* Takes what is free at the end of an extent out of it, as unlink_empty(). 0: nothing is. */
+static uint64_t cut_tail(struct binpool *pool, struct extent *e)
+{
+	uint64_t bytes;
+
+	assert_locked(pool);
+	if (!e->buffers || e->attachments || run_state(e->last) != RUN_FREE)
+		return 0;
+	bytes = e->last->bytes & ~(pool->provider.unit - 1);
+	if (!bytes)
+		return 0;
+	runs_cut(pool, e, bytes);
+	e->locked_bytes = u64_min(e->locked_bytes, e->bytes);
+	pool->stats.reserved_bytes -= bytes;
+	pool->pending += bytes;
+	return bytes;
+}
+
+/* Gives back what is free at the ends of extents, where that can be done in place. In turn. */
+void extents_shrink(struct binpool *pool)
+{
+	assert_turn(pool);
+	if (!pool->provider.ops->shrink)
+		return;
+	for (struct extent *e = pool->extents; e; e = e->next) {
+		uint64_t bytes, start;
+
+		pool_lock(pool);
+		bytes = cut_tail(pool, e);
+		pool_unlock(pool);
+		if (!bytes)
+			continue;
+		start = now_ns();
+		pool->provider.ops->shrink(&pool->provider, e, bytes);
+		pool_lock(pool);
+		pool->pending -= bytes;
+		pool->stats.extent_shrinks++;
+		pool->stats.extent_free_ns += now_ns() - start;
 		pool_unlock(pool);
 	}
 }
@@ -228,15 +313,18 @@ int void_grow(struct binpool *pool, uint64_t align)
 		return -ENOMEM;
 	e->is_void = true;
 	e->bytes = u64_max(VOID_BYTES, page_size());
+	e->room = e->bytes;
 	e->fd = -1;
 	e->node = -1;
-	e->base = address_reserve(e->bytes, u64_max(align, page_size()));
+	if (!runs_index(e))
+		e->base = address_reserve(e->bytes, u64_max(align, page_size()));
 	if (!e->base) {
-		free(e);
+		extent_delete(e);
 		return -ENOMEM;
 	}
-	list_add(&pool->voids, e);
-	start_empty(pool, e, &pool->void_free);
+	e->next = pool->voids;
+	pool->voids = e;
+	runs_start(pool, e);
 	return 0;
 }
 
@@ -247,7 +335,7 @@ void voids_fini(struct binpool *pool)
 	for (struct extent *e = pool->voids; e; e = next) {
 		next = e->next;
 		munmap(e->base, e->bytes);
-		free(e);
+		extent_delete(e);
 	}
 	pool->voids = NULL;
 }
@@ -283,7 +371,7 @@ void extents_forget(struct binpool *pool)
 			forget_runs(e);
 		if (pool->provider.ops->forget)
 			pool->provider.ops->forget(&pool->provider, e);
-		free(e);
+		extent_delete(e);
 	}
 	pool->extents = NULL;
 }

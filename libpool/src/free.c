@@ -228,6 +228,7 @@ static int free_held(struct binpool *pool, bool stop)
 	bins_trim(pool);
 	pool_unlock(pool);
 	extents_give_back(pool);
+	extents_shrink(pool);
 	turn_give(pool);
 	extents_settle(pool);
 	pool_trace(pool, stop ? "stop_holding" : "free_held");

@@ -109,7 +109,7 @@ struct run {
 	uint64_t bytes;
 	struct extent *extent;
 	struct slab *slab;		   /* of RUN_SLAB, and of what is in it */
-	struct run *list_prev, *list_next; /* in the free index, or in a bin */
+	struct run *list_prev, *list_next; /* in its frame's list if free, or in a bin */
 	struct run *prev, *next;	   /* neighbours in the extent, if not in a slab */
 	struct run *hash_next;		   /* buffers: pool->lookup */
 } __attribute__((aligned(64)));
@@ -134,14 +134,21 @@ static inline bool run_in_use(const struct run *run)
 	return run_state(run) == RUN_ACTIVE || run_state(run) == RUN_NOTED;
 }
 
-/* Free runs by size: lists per class, and bitmaps of those that are not empty. */
-#define INDEX_BITS  4
-#define INDEX_LISTS (64u << INDEX_BITS)
+/*
+ * Free runs of an extent, by the frame that they begin in: a list for each, and how
+ * large a run of it may be, so that the lowest that fits is found without looking at
+ * many. Locked, but for what is fixed.
+ */
+#define INDEX_BITS  4 /* sizes are told apart as with so many mantissa bits */
+#define INDEX_LANES 8
 
-struct free_index {
-	uint64_t levels; /* bit l: some list of [2^l, 2^(l+1)) */
-	uint16_t lists[64];
-	struct run *head[INDEX_LISTS];
+typedef int16_t index_lanes __attribute__((vector_size(INDEX_LANES * sizeof(int16_t))));
+
+struct frame_index {
+	uint64_t frames;    /* fixed; 0: free runs are not indexed */
+	index_lanes *most;  /* of each frame: no run is above; 0: there is none */
+	struct run **first; /* of each frame, linked by list_next */
+	int16_t most_of_all;
 };
 
 /* ---- Slabs: slab.c ------------------------------------------------------- */
@@ -186,14 +193,17 @@ struct attachment {
 };
 
 struct extent {
-	struct extent *prev, *next;		/* in pool->extents or pool->voids */
+	struct extent *prev, *next;		/* in pool->extents; pool->voids: next only */
 	struct extent *empty_prev, *empty_next; /* in pool->empty, if without buffers */
 	char *base;
 	uint64_t bytes;
-	struct run *first;   /* at base */
+	uint64_t locked_bytes; /* that cannot be swapped out */
+	uint64_t room;	       /* bytes of addresses that are its own, from base on; in turn */
+	struct run *first;     /* at base */
+	struct run *last;      /* at the end */
+	struct frame_index free;
 	uint64_t buffers;    /* active and held */
 	bool is_void;	     /* addresses only, for buffers of size 0 */
-	bool locked;	     /* cannot be swapped out */
 	bool measuring;	     /* extents_measure's */
 	int fd;		     /* file behind all of it, -1: none or several */
 	int32_t node;	     /* -1: unknown or several */
@@ -220,6 +230,14 @@ struct provider_ops {
 	 */
 	int (*get)(struct provider *p, struct extent *e, uint64_t align);
 	void (*put)(struct provider *p, struct extent *e);
+	/*
+	 * For an extent that grows in place, both or neither: get reserves addresses
+	 * up to e->room, or makes that e->bytes. extend gets piece->bytes of them, from
+	 * e->base + e->bytes on, as get does, and tells of the piece what get tells of
+	 * an extent; shrink lets go of @bytes there, which stay reserved. In turn.
+	 */
+	int (*extend)(struct provider *p, struct extent *e, struct extent *piece);
+	void (*shrink)(struct provider *p, struct extent *e, uint64_t bytes);
 	/* In a forked child: lets go of what the child inherited. */
 	void (*forget)(struct provider *p, struct extent *e);
 	/* buf_info: file and offset behind @offset of the extent; NULL: e->fd. */
@@ -270,66 +288,7 @@ bool can_lock_memory(void);
 /* Page size really mapped, of each extent of the pool that is not known yet. In turn. */
 void extents_measure(struct binpool *pool);
 
-/* ---- From a pointer to its buffer: pagemap.c ---------------------------- */
-
-/*
- * For all pools of the process: which buffer begins in a page. Maps are never
- * freed, so that a stray pointer may be looked up at any time without a lock.
- * A buffer of a page and more is there, if its extent is one of pages; smaller ones
- * are found through the slab that they are in, which has all of its pages.
- */
-#define MAP_PAGE_SHIFT	12 /* whatever the system's pages are */
-#define MAP_FRAME_SHIFT 21
-#define MAP_LEAF_SHIFT	34
-#define MAP_TOP_SHIFT	48
-#define MAP_PAGE_BYTES	((uint64_t)1 << MAP_PAGE_SHIFT)
-
-struct map_frame {
-	struct run *page[1u << (MAP_FRAME_SHIFT - MAP_PAGE_SHIFT)];
-};
-
-struct map_leaf {
-	struct map_frame *frame[1u << (MAP_LEAF_SHIFT - MAP_FRAME_SHIFT)];
-};
-
-extern struct map_leaf *map_root[1u << (MAP_TOP_SHIFT - MAP_LEAF_SHIFT)];
-
-static inline struct run **map_entry(const void *ptr)
-{
-	uintptr_t a = (uintptr_t)ptr;
-	struct map_frame *frame;
-	struct map_leaf *leaf;
-
-	if (a >> MAP_TOP_SHIFT)
-		return NULL;
-	leaf = __atomic_load_n(&map_root[a >> MAP_LEAF_SHIFT], __ATOMIC_ACQUIRE);
-	if (!leaf)
-		return NULL;
-	frame = __atomic_load_n(&leaf->frame[a >> MAP_FRAME_SHIFT & (ARRAY_SIZE(leaf->frame) - 1)],
-				__ATOMIC_ACQUIRE);
-	if (!frame)
-		return NULL;
-	return &frame->page[a >> MAP_PAGE_SHIFT & (ARRAY_SIZE(frame->page) - 1)];
-}
-
-/*
- * The buffer that may begin at @ptr, of whatever pool, in whatever state; or NULL.
- * Whether it does: compare its ptr.
- */
-static inline struct run *map_find(const void *ptr)
-{
-	struct run **entry = map_entry(ptr);
-	struct run *run = entry ? __atomic_load_n(entry, __ATOMIC_RELAXED) : NULL;
-
-	if (run && run->slab)
-		run = slab_slot(run->slab, ptr);
-	return run;
-}
-
-/* Zeroed pages, touched as they are used; NULL: none. For munmap(). */
-void *bookkeeping_map(size_t bytes);
-int map_prepare(const void *base, uint64_t bytes);
-void map_set(const void *ptr, struct run *to);
+#include "pagemap.h"
 
 /* ---- Bins: bins.c ------------------------------------------------------- */
 
@@ -389,10 +348,10 @@ struct binpool {
 	const void *lock_holder;
 	pthread_cond_t idle; /* active_blocks and leaving became 0 */
 	uint64_t leaving;    /* threads that freed a buffer and still give back extents */
-	struct extent *extents, *voids, *empty;
-	bool give_back;	  /* the empty extents are to go */
-	uint64_t pending; /* bytes being got or given back; reserved + pending <= max */
-	struct free_index free, void_free;
+	struct extent *extents, *extents_last; /* the oldest first */
+	struct extent *voids, *empty;
+	bool give_back;		  /* the empty extents are to go */
+	uint64_t pending;	  /* bytes being got or given back; reserved + pending <= max */
 	struct run *spare;	  /* unused struct runs, through next */
 	struct run_chunk *chunks; /* what they come from */
 	struct run **lookup;	  /* buffers by address */
@@ -457,10 +416,6 @@ struct callback {
 void callback_enter(struct callback *c, const struct binpool *pool);
 void callback_leave(struct callback *c);
 
-/* pagemap.c */
-void pagemap_before_fork(void);
-void pagemap_after_fork(void);
-
 /* fork.c */
 int fork_watch(struct binpool *pool);
 void fork_unwatch(struct binpool *pool);
@@ -497,12 +452,16 @@ int runs_prepare(struct binpool *pool);
 struct run *run_new(struct binpool *pool);
 void run_delete(struct binpool *pool, struct run *run);
 void runs_fini(struct binpool *pool);
-void index_add(struct free_index *index, struct run *run);
-void index_remove(struct free_index *index, struct run *run);
-struct run *carve(struct binpool *pool, struct free_index *index, uint64_t bytes, uint64_t align);
+int runs_index(struct extent *e);
+void runs_unindex(struct extent *e);
+void runs_start(struct binpool *pool, struct extent *e);
+void runs_extend(struct binpool *pool, struct extent *e, uint64_t bytes);
+void runs_cut(struct binpool *pool, struct extent *e, uint64_t bytes);
+struct run *run_find(struct extent *extents, uint64_t bytes, uint64_t align);
+struct run *carve(struct binpool *pool, struct extent *extents, uint64_t bytes, uint64_t align);
 struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, uint64_t align);
 bool run_fits(const struct run *run, uint64_t bytes, uint64_t align);
-struct run *index_find(struct free_index *index, uint64_t bytes, uint64_t align);
+int16_t run_class(uint64_t bytes);
 void dissolve(struct binpool *pool, struct run *run);
 
 /* slab.c; all locked. */
@@ -525,7 +484,12 @@ int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct exte
 void extent_unget(struct binpool *pool, struct extent *e);
 void extent_link(struct binpool *pool, struct extent *e);
 void extent_set_empty(struct binpool *pool, struct extent *e, bool empty);
+bool extents_extensible(const struct binpool *pool);
+int extent_extend(struct binpool *pool, struct extent *e, uint64_t more, struct extent *piece,
+		  bool *shortage);
+void extent_link_more(struct binpool *pool, struct extent *e, const struct extent *piece);
 void extents_give_back(struct binpool *pool);
+void extents_shrink(struct binpool *pool);
 void extents_settle(struct binpool *pool);
 int void_grow(struct binpool *pool, uint64_t align);
 void voids_fini(struct binpool *pool);

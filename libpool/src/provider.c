@@ -42,6 +42,7 @@ static int try_out(struct provider *p)
 {
 	struct extent e = {
 		.bytes = round_up(EXTENT_BYTES_MIN, p->unit),
+		.room = round_up(EXTENT_BYTES_MIN, p->unit),
 		.fd = -1,
 		.node = -1,
 	};

@@ -279,7 +279,7 @@ static int device_get(struct provider *p, struct extent *e, uint64_t align)
 	}
 	e->private = b;
 	e->fd = b->n == 1 ? b->fd[0] : -1;
-	e->locked = true; /* the module's memory is never swapped */
+	e->locked_bytes = e->bytes; /* the module's memory is never swapped */
 	return 0;
 
 close_blocks:

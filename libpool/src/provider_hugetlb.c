@@ -164,7 +164,7 @@ static int hugetlb_get(struct provider *p, struct extent *e, uint64_t align)
 		e->base = NULL;
 		return err;
 	}
-	e->locked = true; /* hugetlb pages are never swapped */
+	e->locked_bytes = e->bytes; /* hugetlb pages are never swapped */
 	e->node = memory_node(e->base, e->bytes, p->unit);
 	return 0;
 }

@@ -63,6 +63,43 @@ static bool lock_memory(void *base, uint64_t bytes)
 	return false;
 }
 
+/* Reserves the addresses again that had memory; a forked child gets neither. */
+static void let_go(struct extent *e, char *base, uint64_t bytes)
+{
+	void *at = mmap(base, bytes, PROT_NONE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+
+	if (at == base && !madvise(base, bytes, MADV_DONTFORK))
+		return;
+	munmap(base, e->room - (uint64_t)(base - e->base));
+	e->room = (uint64_t)(base - e->base);
+}
+
+/* Memory for piece->bytes of reserved addresses. */
+static int fill(struct provider *p, struct extent *piece)
+{
+	char asked[HUMAN_LEN];
+	int err;
+
+	human(piece->bytes, asked);
+	if (mprotect(piece->base, piece->bytes, PROT_READ | PROT_WRITE))
+		return explain(-ENOMEM,
+			       "thp: no addresses for %s: ulimit -v, or vm.overcommit_memory = 2",
+			       asked);
+	madvise(piece->base, piece->bytes, MADV_HUGEPAGE);
+	err = memory_bind(p, piece->base, piece->bytes);
+	if (err)
+		return explain(err, "thp: binding %s to node %d: %s", asked, p->node,
+			       strerror(-err));
+	if (madvise(piece->base, piece->bytes, MADV_POPULATE_WRITE)) {
+		err = errno == EINVAL ? -EOPNOTSUPP : -ENOMEM;
+		return explain(err, "thp: populating %s: %s", asked, strerror(errno));
+	}
+	piece->locked_bytes = lock_memory(piece->base, piece->bytes) ? piece->bytes : 0;
+	piece->node = memory_node(piece->base, piece->bytes, p->unit);
+	return 0;
+}
+
 static int thp_get(struct provider *p, struct extent *e, uint64_t align)
 {
 	char asked[HUMAN_LEN];
@@ -70,43 +107,45 @@ static int thp_get(struct provider *p, struct extent *e, uint64_t align)
 
 	if (err)
 		return err;
-	e->base = address_reserve(e->bytes, u64_max(align, p->unit));
-	if (!e->base || mprotect(e->base, e->bytes, PROT_READ | PROT_WRITE)) {
-		err = explain(-ENOMEM,
-			      "thp: no addresses for %s: ulimit -v, or vm.overcommit_memory = 2",
-			      human(e->bytes, asked));
-		goto unmap;
+	e->base = address_reserve(e->room, u64_max(align, p->unit));
+	if (!e->base) {
+		e->room = e->bytes;
+		e->base = address_reserve(e->room, u64_max(align, p->unit));
 	}
-	madvise(e->base, e->bytes, MADV_HUGEPAGE);
-	if (madvise(e->base, e->bytes, MADV_DONTFORK)) {
+	if (!e->base)
+		return explain(-ENOMEM, "thp: no addresses for %s: ulimit -v",
+			       human(e->bytes, asked));
+	if (madvise(e->base, e->room, MADV_DONTFORK))
 		err = explain(-errno, "thp: MADV_DONTFORK: %s", strerror(errno));
-		goto unmap;
-	}
-	err = memory_bind(p, e->base, e->bytes);
-	if (err) {
-		explain(err, "thp: binding %s to node %d: %s", human(e->bytes, asked), p->node,
-			strerror(-err));
-		goto unmap;
-	}
-	if (madvise(e->base, e->bytes, MADV_POPULATE_WRITE)) {
-		err = errno == EINVAL ? -EOPNOTSUPP : -ENOMEM;
-		explain(err, "thp: populating %s: %s", human(e->bytes, asked), strerror(errno));
-		goto unmap;
-	}
-	e->locked = lock_memory(e->base, e->bytes);
-	e->node = memory_node(e->base, e->bytes, p->unit);
-	return 0;
-
-unmap:
-	if (e->base)
-		munmap(e->base, e->bytes);
+	else
+		err = fill(p, e);
+	if (err)
+		munmap(e->base, e->room);
 	return err;
+}
+
+static int thp_extend(struct provider *p, struct extent *e, struct extent *piece)
+{
+	int err = check_room(p, piece->bytes);
+
+	if (err)
+		return err;
+	err = fill(p, piece);
+	if (err)
+		let_go(e, piece->base, piece->bytes);
+	return err;
+}
+
+static void thp_shrink(struct provider *p, struct extent *e, uint64_t bytes)
+{
+	(void)p;
+	let_go(e, e->base + e->bytes, bytes);
 }
 
 static void thp_put(struct provider *p, struct extent *e)
 {
 	(void)p;
-	munmap(e->base, e->bytes);
+	munmap(e->base, e->room);
 }
 
 const struct provider_ops provider_thp = {
@@ -114,5 +153,7 @@ const struct provider_ops provider_thp = {
 	.open = thp_open,
 	.get = thp_get,
 	.put = thp_put,
+	.extend = thp_extend,
+	.shrink = thp_shrink,
 	.zeroed = true,
 };

@@ -64,7 +64,7 @@ static int take_snapshot(struct binpool *pool, struct snapshot *s)
 		stats_collect(pool, &s->stats);
 		s->locked_bytes = 0;
 		for (struct extent *e = pool->extents; e; e = e->next)
-			s->locked_bytes += e->locked ? e->bytes : 0;
+			s->locked_bytes += e->locked_bytes;
 		pool_unlock(pool);
 		s->room = 2 * s->n + 64;
 	}
@@ -111,6 +111,8 @@ static void write_keys(FILE *f, const struct binpool *pool, const struct snapsho
 		{"extents", st->extents},
 		{"extent_allocs", st->extent_allocs},
 		{"extent_frees", st->extent_frees},
+		{"extent_extends", st->extent_extends},
+		{"extent_shrinks", st->extent_shrinks},
 		{"extent_alloc_ns", st->extent_alloc_ns},
 		{"extent_free_ns", st->extent_free_ns},
 		{"registrations", st->registrations},

@@ -76,9 +76,9 @@ static struct slab *slab_new(struct binpool *pool, uint32_t bin, uint64_t capaci
 	struct slab *slab = b->spare;
 	struct run *home;
 
-	home = carve(pool, &pool->free, SLAB_BYTES, MAP_PAGE_BYTES);
+	home = carve(pool, pool->extents, SLAB_BYTES, MAP_PAGE_BYTES);
 	if (!home)
-		home = carve(pool, &pool->free, MAP_PAGE_BYTES, MAP_PAGE_BYTES);
+		home = carve(pool, pool->extents, MAP_PAGE_BYTES, MAP_PAGE_BYTES);
 	if (!home)
 		return NULL;
 	list_remove(&b->spare, slab);

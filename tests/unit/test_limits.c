@@ -86,8 +86,8 @@ static void held_neighbours_join(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
-/* A free stretch is used before the provider is asked, and the smallest that fits. */
-static void best_fit(void **state)
+/* A free stretch is used before the provider is asked. */
+static void free_stretch(void **state)
 {
 	struct binpool *pool = real_pool(0);
 	void *a, *b, *c;
@@ -112,37 +112,38 @@ static void best_fit(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
-/* Of two free stretches of nearly the same size the smaller one that fits. */
-static void best_fit_in_class(void **state)
+/* Of the free stretches that fit it is the lowest, in whatever order they became free. */
+static void lowest_fit(void **state)
 {
+	static const size_t sizes[] = {130 * KIB, 3 * MIB, 134 * KIB, 5 * MIB};
 	struct binpool_options o = BINPOOL_OPTIONS_INIT;
 	struct binpool *pool;
-	void *p[4], *q;
+	void *p[8], *q;
 
 	(void)state;
 	o.provider = BINPOOL_PROVIDER_THP;
 	o.mantissa_bits = 16;
 	assert_ok(binpool_create(&pool, &o));
-	p[0] = binpool_alloc(pool, 130 * KIB);
-	p[1] = binpool_alloc(pool, 2 * KIB);
-	p[2] = binpool_alloc(pool, 134 * KIB);
-	p[3] = binpool_alloc(pool, 2 * KIB);
-	assert_true(p[0] && p[1] && p[2] && p[3]);
-	assert_ok(binpool_stop_holding(pool));
-	for (int last = 0; last <= 2; last += 2) {
-		/* Whichever was freed last. */
-		assert_ok(binpool_free(pool, p[2 - last]));
-		assert_ok(binpool_free(pool, p[last]));
-		q = binpool_alloc(pool, 129 * KIB);
-		assert_ptr_equal(q, p[0]);
-		assert_ok(binpool_free(pool, q));
-		q = binpool_alloc(pool, 133 * KIB);
-		assert_ptr_equal(q, p[2]);
-		assert_ok(binpool_free(pool, q));
-		assert_ptr_equal(binpool_alloc(pool, 130 * KIB), p[0]);
-		assert_ptr_equal(binpool_alloc(pool, 134 * KIB), p[2]);
+	/* Every second one stays, so that the others do not join. */
+	for (size_t i = 0; i < 8; i++) {
+		p[i] = binpool_alloc(pool, i % 2 ? 4 * KIB : sizes[i / 2]);
+		assert_non_null(p[i]);
+		assert_true(!i || p[i] > p[i - 1]);
 	}
-	assert_ok(binpool_free_bulk(pool, 4, p));
+	assert_ok(binpool_stop_holding(pool));
+	for (size_t first = 0; first < 4; first++) {
+		for (size_t i = 0; i < 4; i++)
+			assert_ok(binpool_free(pool, p[(first + i) % 4 * 2]));
+		for (size_t i = 0; i < 4; i++) {
+			q = binpool_alloc(pool, sizes[i] - KIB);
+			assert_ptr_equal(q, p[i == 2 ? 2 : i * 2]);
+			assert_ok(binpool_free(pool, q));
+		}
+		for (size_t i = 0; i < 4; i++)
+			assert_ptr_equal(binpool_alloc(pool, sizes[i]), p[i * 2]);
+		check_pool(pool);
+	}
+	assert_ok(binpool_free_bulk(pool, 8, p));
 	assert_ok(binpool_destroy(pool));
 }
 
@@ -449,8 +450,8 @@ int main(void)
 		cmocka_unit_test(eight_in_64),
 		cmocka_unit_test(whole_limit),
 		cmocka_unit_test(held_neighbours_join),
-		cmocka_unit_test(best_fit),
-		cmocka_unit_test(best_fit_in_class),
+		cmocka_unit_test(free_stretch),
+		cmocka_unit_test(lowest_fit),
 		cmocka_unit_test(few_extents),
 		cmocka_unit_test(reported_waste),
 		cmocka_unit_test(growth),

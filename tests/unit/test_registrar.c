@@ -181,13 +181,19 @@ static void failure_keeps_held(void **state)
 static void failed_add(void **state)
 {
 	struct binpool *pool = real_pool(64 * MIB);
-	struct mock a = {.letter = 'A', .fail_at = 3, .fail_with = -EIO};
-	uint64_t id = 77;
+	struct mock a = {.letter = 'A', .fail_at = 3, .fail_with = -EIO}, b = {.letter = 'B'};
+	uint64_t id;
 
 	(void)state;
+	/* What is registered does not grow in place. */
+	assert_ok(add(pool, &b, &id));
 	for (int i = 0; i < 4; i++)
 		assert_non_null(binpool_alloc(pool, 4 * MIB));
 	assert_int_equal(stats_of(pool).extents, 4);
+	assert_ok(binpool_remove_registrar(pool, id));
+	assert_string_equal(events, "BBBBbbbb!");
+	memset(events, 0, sizeof(events));
+	id = 77;
 	assert_int_equal(add(pool, &a, &id), -EIO);
 	assert_error_names("the mock does not like it");
 	assert_int_equal(a.attached, 0);
