@@ -27,6 +27,9 @@ $(BUILD)/bench/peer_dpdk.so: tests/bench/peer_dpdk.c tests/bench/peer.h
 		-Wl,--no-as-needed -lrte_eal -lrte_mempool -lrte_mempool_ring -lrte_ring
 
 bench: ## Measure allocating and freeing, beside other allocators
-	tools/install-deps bench
+	tools/install-deps bench python
+	+$(MAKE) --no-print-directory lib
+	BUILD='$(BUILD)' tests/python/install
+	BUILD='$(BUILD)' tests/bench/bench-python
 	+$(MAKE) --no-print-directory $(BUILD)/bench/hotpath $(BUILD)/bench/peer_dpdk.so
 	BUILD='$(BUILD)' tests/bench/bench-hotpath

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+"""The backend for Pythons without the extension: the same classes, over ctypes.
+
+Slower, the same in all else, but that views of what is released, or is a handle, are refused
+with a TypeError. The buffer protocol comes from a type that is made by Python's own C functions;
+views are counted, so that a buffer with views is not released. In the main interpreter only.
+"""
+
+import ctypes
+import errno
+import operator
+
+from . import _library
+from ._callbacks import main_interpreter_only
+from ._errors import exception
+from ._library import lib
+
+main_interpreter_only("this backend")
+
+_READ_WRITE = 0
+
+
+class _Slot(ctypes.Structure):
+    _fields_ = [("number", ctypes.c_int), ("function", ctypes.c_void_p)]
+
+
+class _Spec(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("basicsize", ctypes.c_int),
+                ("itemsize", ctypes.c_int), ("flags", ctypes.c_uint),
+                ("slots", ctypes.POINTER(_Slot))]
+
+
+_keep = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))
+_let_go = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythonapi))
+
+
+def _make_exporter():
+    """A type whose instances export their _ptr and size as a writable buffer."""
+    api = ctypes.pythonapi
+    fill = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p,
+                             ctypes.c_ssize_t, ctypes.c_int, ctypes.c_int)(
+                                 ("PyBuffer_FillInfo", api))
+    from_spec = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_Spec))(
+        ("PyType_FromSpec", api))
+
+    @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, ctypes.c_int)
+    def get(self, view, flags):
+        result = fill(view, self, self._ptr, self.size, _READ_WRITE, flags)
+        self._exports += 1
+        return result
+
+    @ctypes.PYFUNCTYPE(None, ctypes.py_object, ctypes.c_void_p)
+    def put(self, view):
+        self._unexport()
+
+    # Views may go after this module has.
+    _keep(get)
+    _keep(put)
+    bf_getbuffer, bf_releasebuffer = 1, 2
+    heaptype, basetype, default = 1 << 9, 1 << 10, 1 << 18
+    slots = (_Slot * 3)(_Slot(bf_getbuffer, ctypes.cast(get, ctypes.c_void_p)),
+                        _Slot(bf_releasebuffer, ctypes.cast(put, ctypes.c_void_p)), _Slot())
+    return from_spec(ctypes.byref(_Spec(b"binpool._Exporter", object.__basicsize__, 0,
+                                        heaptype | basetype | default, slots)))
+
+
+def _size(number):
+    number = operator.index(number)
+    if number < 0:
+        raise ValueError(f"{number} is no number of bytes")
+    if number >> 64:
+        raise MemoryError(f"{number} bytes: no address space is that large")
+    return number
+
+
+class PooledBuffer:
+    """Memory of a MemoryPool, with the buffer protocol.
+
+    memoryview, numpy and whoever else takes buffers can use it as writable
+    bytes; what they make of it keeps the memory. Made by a pool only.
+    """
+
+    def __new__(cls, *args):
+        raise TypeError("buffers are made by a pool")
+
+    @property
+    def ptr(self):
+        """Address, an int."""
+        self._check()
+        return self._ptr
+
+    @property
+    def size(self):
+        """Bytes as asked for."""
+        return self._size
+
+    nbytes = size
+
+    @property
+    def released(self):
+        """Whether the memory has gone back."""
+        return self._pool is None
+
+    @property
+    def pool(self):
+        """The MemoryPool; None once released."""
+        return self._pool
+
+    @property
+    def parent(self):
+        """What this is a part of, or None."""
+        return self._parent
+
+    def _check(self):
+        if self._pool is None:
+            raise ValueError("the buffer is released")
+
+    def _give(self):
+        pool, parent = self._pool, self._parent
+        self._pool = self._parent = None
+        if parent is not None:
+            parent._unexport()
+        else:
+            pool._give(self._ptr)
+
+    def release(self):
+        """Gives the memory back to the pool; a second time does nothing.
+
+        BufferError: views or parts keep it. Dropping the last reference does the same.
+        """
+        if self._pool is None:
+            return
+        if self._exports:
+            raise BufferError(f"the buffer has {self._exports} views or parts that keep its "
+                              "memory")
+        self._give()
+        # That it cannot be viewed any more.
+        self.__class__ = PooledBuffer
+
+    def sub(self, offset, size, /):
+        """A buffer that is a part of this one, and keeps it.
+
+        In bytes. ValueError: not within this one.
+        """
+        self._check()
+        if offset < 0 or size < 0 or offset + size > self._size:
+            raise ValueError(f"{size} bytes at {offset} are not within a buffer of {self._size}")
+        if self._pool._handles:
+            raise ValueError("a buffer of a pool of handles has no parts")
+        part = _make(self._pool, self, self._ptr + offset, size)
+        self._exports += 1
+        return part
+
+    def __enter__(self):
+        self._check()
+        return self
+
+    def __exit__(self, *exc):
+        self.release()
+
+    def __reduce__(self):
+        raise TypeError("cannot pickle 'PooledBuffer' object")
+
+    def _unexport(self):
+        self._exports -= 1
+        if self._ended and not self._exports:
+            self._give()
+
+    def __del__(self):
+        if getattr(self, "_pool", None) is None:
+            return
+        # The garbage collector takes views of it along, but in any order.
+        self._ended = True
+        if not self._exports:
+            self._give()
+
+
+class _Viewable(PooledBuffer, _make_exporter()):
+    __qualname__ = "PooledBuffer"
+
+
+def _make(pool, parent, ptr, size):
+    b = object.__new__(PooledBuffer if pool._handles else _Viewable)
+    b._pool, b._parent, b._ptr, b._size, b._exports, b._ended = pool, parent, ptr, size, 0, False
+    return b
+
+
+class MemoryPool:
+    _pool = None
+    _calls = 0
+    _closing = _handles = _ended = False
+
+    def _adopt(self, address, buffer_type, fail, callbacks, handles):
+        self._handles, self._late = handles, []
+        # For when this module is gone.
+        self._free, self._destroy, self._let_go = lib.free, lib.destroy_wait, _let_go
+        # Until it is destroyed, whatever the garbage collector thinks.
+        _keep(callbacks)
+        self._hidden = callbacks
+        self._again = (-errno.EDEADLK,)
+        self._pool = address
+
+    def _enter(self):
+        if not self._pool or self._closing:
+            raise ValueError("the pool is being destroyed" if self._pool else
+                             "the pool is destroyed")
+        self._free_late()
+        self._calls += 1
+        return self._pool
+
+    def _leave(self):
+        self._calls -= 1
+
+    def _give(self, ptr):
+        if self._free(self._pool, ptr) in self._again:
+            # In a callback of this pool, which it is not to be used by.
+            self._late.append(ptr)
+        elif self._late:
+            self._free_late()
+        if self._ended:
+            self._end()
+
+    def _free_late(self):
+        while self._late:
+            ptr = self._late.pop()
+            if self._free(self._pool, ptr) in self._again:
+                self._late.append(ptr)
+                return
+
+    def allocate(self, nbytes, alignment=None, *, zeroed=False, tag=None):
+        """A PooledBuffer of at least nbytes bytes; the same as calling the pool.
+
+        nbytes may be 0. alignment: a power of two up to 1 GiB. zeroed: all bytes are 0.
+        tag: what leaks() calls it; a tagged buffer takes the pool's lock to be freed.
+        MemoryError (its errno says why), ValueError; in a forked child OSError.
+        """
+        nbytes = _size(nbytes)
+        if alignment is not None and not _size(alignment):
+            raise ValueError("alignment 0 is no power of two")
+        c_pool = self._enter()
+        try:
+            if alignment is None and not zeroed and tag is None:
+                ptr = lib.alloc(c_pool, nbytes)
+                err = 0 if ptr else -ctypes.get_errno()
+            elif self._handles and (alignment is not None or zeroed):
+                raise ValueError("handles are not aligned, nor zeroed")
+            else:
+                opts = _library.AllocOpts(ctypes.sizeof(_library.AllocOpts), nbytes,
+                                          0 if alignment is None else _size(alignment),
+                                          _library.BUF_ZEROED if zeroed else 0, 0,
+                                          None if tag is None else str.encode(tag))
+                buf = _library.Buf(size=ctypes.sizeof(_library.Buf))
+                err = lib.alloc_ex(c_pool, ctypes.byref(opts), ctypes.byref(buf))
+                ptr = buf.ptr
+            if err:
+                raise exception(err)
+            return _make(self, None, ptr, nbytes)
+        finally:
+            self._leave()
+
+    __call__ = allocate
+
+    def allocate_aligned(self, size, alignment, /):
+        """As allocate."""
+        return self.allocate(size, alignment)
+
+    def free(self, buf, size=None, /):
+        """Gives a buffer back; size, if given, is checked.
+
+        ValueError: another pool's, released, or not of that size; BufferError: views or
+        parts keep it. Dropping the last reference to a buffer does the same.
+        """
+        if not isinstance(buf, PooledBuffer):
+            raise TypeError(f"{buf!r} is no buffer of a pool")
+        buf._check()
+        if buf._pool is not self or buf._parent is not None:
+            raise ValueError(f"{buf!r} is " + ("a part of a buffer" if buf._parent is not None
+                                               else "another pool's"))
+        if size is not None and _size(size) != buf._size:
+            raise ValueError(f"free with size {size}, but {buf._size} were asked for")
+        buf.release()
+
+    def destroy(self, timeout=0.0, /):
+        """Gives everything back and ends the pool.
+
+        Waits up to timeout seconds for buffers that other threads have. BufferError:
+        buffers live; nothing changed. A second time does nothing.
+        """
+        if not self._pool:
+            return
+        if self._calls or self._closing:
+            raise BufferError("another thread is in a call on the pool")
+        if not timeout >= 0:
+            raise ValueError("a time to wait is not negative")
+        self._free_late()
+        self._closing = True
+        try:
+            err = self._destroy(self._pool, min(int(timeout * 1000), 0xffffffff))
+        finally:
+            self._closing = False
+        if err:
+            raise exception(err)
+        self._pool = None
+        self._let_go(self._hidden)
+
+    def _end(self):
+        if self._pool and not self._destroy(self._pool, 0):
+            self._pool = None
+            self._let_go(self._hidden)
+
+    def __del__(self):
+        if self._pool:
+            self._before_collection()
+            self._free_late()
+            # Or with the last of its buffers, if they go together.
+            self._ended = True
+            self._end()

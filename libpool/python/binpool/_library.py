@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+"""Finds libbinpool, loads it, and describes its functions and structs to ctypes.
+
+The structs are those of binpool.h, as far as this package uses them.
+"""
+
+import ctypes
+import os
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_int, c_int32, c_int64,
+                    c_size_t, c_uint32, c_uint64, c_void_p)
+
+KIND_HOST = 0
+PROVIDERS = {"auto": 0, "device": 1, "hugetlb": 2, "thp": 3, "allocator": 4}
+CLASSES = {"tight": 0, "hysop": 1}
+POOL_VERBOSE = 1
+POOL_STRICT_NODE = 2
+POOL_LEAKS = 8
+BUF_ZEROED = 1 << 16
+CACHE_AUTO = (1 << 64) - 1
+REPORT_TABLE, REPORT_KEYS = 0, 1
+
+ALLOC = CFUNCTYPE(c_int, c_void_p, c_uint64, POINTER(c_void_p))
+FREE = CFUNCTYPE(None, c_void_p, c_void_p, c_uint64)
+
+
+class AllocatorOps(Structure):
+    _fields_ = [("size", c_size_t), ("ctx", c_void_p), ("alloc", ALLOC), ("free", FREE)]
+
+
+# Not asked of ctypes again: another interpreter's ctypes makes it forget what it has made.
+AllocatorOpsPointer = POINTER(AllocatorOps)
+
+
+class Options(Structure):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("kind", c_uint32),
+                ("provider", c_uint32), ("node", c_int32), ("mantissa_bits", c_uint32),
+                ("classes", c_uint32), ("flags", c_uint32), ("max_bytes", c_uint64),
+                ("granule", c_uint64), ("cache_bytes", c_uint64),
+                ("allocator", AllocatorOpsPointer)]
+
+
+class AllocOpts(Structure):
+    _fields_ = [("size", c_size_t), ("bytes", c_uint64), ("alignment", c_uint64),
+                ("flags", c_uint32), ("reserved", c_uint32), ("tag", c_char_p)]
+
+
+class Buf(Structure):
+    _fields_ = [("size", c_size_t), ("ptr", c_void_p), ("bytes", c_uint64),
+                ("capacity", c_uint64), ("node", c_int32), ("extent_fd", c_int32),
+                ("extent_offset", c_uint64), ("flags", c_uint32), ("reserved", c_uint32),
+                ("parent", c_uint64)]
+
+
+class Stats(Structure):
+    _fields_ = [("size", c_size_t)] + [(name, c_uint64) for name in (
+        "active_blocks", "held_blocks", "active_bytes", "held_bytes", "managed_bytes",
+        "reserved_bytes", "reserved_max_bytes", "max_bytes", "allocs", "reuses", "returns",
+        "frees_active", "frees_held", "alloc_ns", "free_ns", "extents", "extent_allocs",
+        "extent_frees", "extent_alloc_ns", "extent_free_ns", "registrations",
+        "registration_allocs", "registration_ns", "refused")] + [
+            ("provider", c_uint32), ("holding", c_uint32), ("page_bytes", c_uint64),
+            ("runs", c_uint64)]
+
+
+class Extent(Structure):
+    _fields_ = [("size", c_size_t), ("ptr", c_void_p), ("bytes", c_uint64), ("fd", c_int32),
+                ("node", c_int32)]
+
+
+ATTACH = CFUNCTYPE(c_int, c_void_p, POINTER(Extent), POINTER(c_void_p))
+DETACH = CFUNCTYPE(None, c_void_p, POINTER(Extent), c_void_p)
+RELEASE = CFUNCTYPE(None, c_void_p)
+
+
+class RegistrarOps(Structure):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("ctx", c_void_p), ("attach", ATTACH),
+                ("detach", DETACH), ("release", RELEASE)]
+
+
+FUNCTIONS = {
+    "create": (c_int, POINTER(c_void_p), POINTER(Options)),
+    "destroy_wait": (c_int, c_void_p, c_uint32),
+    "alloc": (c_void_p, c_void_p, c_size_t),
+    "alloc_cached": (c_void_p, c_void_p, c_size_t),
+    "alloc_ex": (c_int, c_void_p, POINTER(AllocOpts), POINTER(Buf)),
+    "buf_info": (c_int, c_void_p, c_void_p, POINTER(Buf)),
+    "free": (c_int, c_void_p, c_void_p),
+    "reserve": (c_int, c_void_p, c_uint64),
+    "free_held": (c_int, c_void_p),
+    "stop_holding": (c_int, c_void_p),
+    "resume_holding": (c_int, c_void_p),
+    "pool_bin_number": (c_int64, c_void_p, c_uint64),
+    "pool_alloc_size": (c_int64, c_void_p, c_uint32),
+    "held_blocks": (c_int64, c_void_p),
+    "may_alloc": (c_int, c_void_p, c_uint64),
+    "get_stats": (c_int, c_void_p, POINTER(Stats)),
+    "report": (c_int, c_void_p, c_uint32, c_char_p, c_size_t),
+    "leaks": (c_int, c_void_p, c_uint32, c_char_p, c_size_t),
+    "provider_reason": (c_char_p, c_void_p),
+    "provider_name": (c_char_p, c_uint32),
+    "last_error": (c_char_p,),
+    "set_last_error": (None, c_char_p),
+    "add_registrar": (c_int, c_void_p, POINTER(RegistrarOps), POINTER(c_uint64)),
+    "remove_registrar": (c_int, c_void_p, c_uint64),
+}
+
+
+def describe(library, functions):
+    """The functions of a library as attributes without their prefix, typed."""
+    for name, (result, *arguments) in functions.items():
+        function = getattr(library, "binpool_" + name)
+        function.restype, function.argtypes = result, arguments
+        setattr(library, name, function)
+    return library
+
+
+def candidates(name):
+    """Where a library may be, the best first: installed, then the one that came with us."""
+    chosen = os.environ.get("BINPOOL_LIBRARY")
+    if chosen:
+        return [os.path.join(os.path.dirname(chosen), name)] if name != "libbinpool.so.0" \
+            else [chosen]
+    return [name, os.path.join(os.path.dirname(os.path.abspath(__file__)), name)]
+
+
+def open_library(name, functions):
+    """Loads the first of the candidates that has all functions: its path, and itself."""
+    why = []
+    for path in candidates(name):
+        try:
+            return path, describe(ctypes.CDLL(path, use_errno=True), functions)
+        except (OSError, AttributeError) as e:
+            why.append(str(e))
+    raise ImportError(f"{name} cannot be used: {'; '.join(why)}. Install it (make install, "
+                      "ldconfig), or name its path in BINPOOL_LIBRARY.")
+
+
+PATH, lib = open_library("libbinpool.so.0", FUNCTIONS)

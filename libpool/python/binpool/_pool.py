@@ -1,0 +1,477 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+"""What both backends' pools and buffers have in common: all but the way of a buffer.
+
+A backend has MemoryPool with allocate, __call__, allocate_aligned, free, destroy, _adopt,
+_enter and _leave, and PooledBuffer with the buffer protocol. The functions here become
+members of these two, so that no class stands between a caller and the fast path.
+"""
+
+import ctypes
+import operator
+import os
+
+from . import _library
+from ._callbacks import Callables, allocator_ops, main_interpreter_only, registrar_ops
+from ._errors import check, exception
+from ._library import lib
+from ._statistics import MemoryPoolStatistics
+
+KINDS = {"host": False, "handle": True}
+
+
+def _one_of(what, choices, value):
+    if value not in choices:
+        raise ValueError(f"{what} {value!r} is none of {', '.join(choices)}")
+    return choices[value]
+
+
+def _uint64(number):
+    """For ctypes, which takes what does not fit as something else."""
+    number = operator.index(number)
+    if number < 0:
+        raise ValueError(f"{number} is negative")
+    if number >> 64:
+        raise MemoryError(f"{number} bytes: no address space is that large")
+    return number
+
+
+def _as_callable(allocator):
+    """What makes memory: the allocator itself, or its allocate()."""
+    if callable(allocator):
+        return allocator
+    if callable(getattr(allocator, "allocate", None)):
+        return allocator.allocate
+    raise TypeError(f"{allocator!r} is no provider's name, no callable, and has no allocate()")
+
+
+def _default_limit(allocator):
+    """80 % of this machine's memory for what says that it is on the host; else none."""
+    on_host = getattr(allocator, "is_on_host", None)
+    if callable(on_host) and on_host():
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 100 * 80
+    return 0
+
+
+class PoolMembers:
+    """A pool of buffers in size classes; freed ones are held for the next request.
+
+    name
+        For reports.
+    allocator
+        Where memory comes from. "auto", "device", "hugetlb" or "thp" name a provider of the
+        library (None: "auto"; provider and provider_reason say which it became). Or a callable,
+        or an object with allocate(): called with a number of bytes it returns something with a
+        writable buffer, at once, or raises MemoryError; then held buffers are given up and it
+        is asked again. What it returned is let go when the pool gives it back. A MemoryPool is
+        one.
+    max_alloc_bytes
+        Bound on what is reserved, in bytes. None: what the provider allows, or 80 % of memory
+        over an allocator whose is_on_host() is true, or no bound.
+    mantissa_bits
+        2 to the power of this are the size classes per power of two, 0 to 16.
+    verbose
+        True: a line on stderr for each operation; slow.
+    kind
+        "host", or "handle": what the allocator returns is no memory of this process but
+        something else, a cl.Buffer for example; buffers have it as handle.
+    node, strict_node
+        The NUMA node that memory is to be on, -1 for any; or an error if it cannot be.
+    leaks
+        True: leaks() on stderr when destroying is refused, and at exit.
+    classes
+        "tight": powers of two fit exactly; "hysop": the original's.
+    granule, cache_bytes
+        Smallest unit, in bytes, and what may be held; 0 and None: by itself.
+
+    The environment variable BINPOOL_OPTS overrides options of pools that are not over an
+    allocator. Raises ValueError, MemoryError, PermissionError, OSError.
+
+    Any thread may use a pool, and any other give the buffer back. The interpreter's lock is
+    held for what this thread's cache can do, and let go for everything longer. A pool is
+    destroyed when it and all of its buffers are gone, or by destroy(). In a forked child the
+    parent's pools allocate nothing (OSError, EOWNERDEAD), and what is freed there is not freed
+    for the parent.
+    """
+
+    def __init__(self, name="binpool", allocator=None, max_alloc_bytes=None, mantissa_bits=4,
+                 verbose=None, *, kind="host", node=-1, strict_node=False, classes="tight",
+                 granule=0, cache_bytes=None, leaks=False):
+        handles = _one_of("kind", KINDS, kind)
+        options = _library.Options(
+            size=ctypes.sizeof(_library.Options), name=str(name).encode(),
+            kind=_library.KIND_HOST, provider=0, node=node,
+            mantissa_bits=min(_uint64(mantissa_bits), 0xffffffff),
+            classes=_one_of("classes", _library.CLASSES, classes),
+            flags=(_library.POOL_VERBOSE if verbose else 0)
+            | (_library.POOL_STRICT_NODE if strict_node else 0)
+            | (_library.POOL_LEAKS if leaks else 0),
+            max_bytes=0 if max_alloc_bytes is None else _uint64(max_alloc_bytes),
+            granule=_uint64(granule),
+            cache_bytes=_library.CACHE_AUTO if cache_bytes is None else _uint64(cache_bytes))
+        if max_alloc_bytes == 0:
+            raise ValueError("max_alloc_bytes 0 leaves nothing; None is no bound of yours")
+        callables, callbacks = Callables(None), []
+        if allocator is None or isinstance(allocator, str):
+            if handles:
+                raise ValueError("a pool of handles is over an allocator of yours")
+            options.provider = _one_of("provider", dict(_library.PROVIDERS, allocator=None),
+                                       allocator or "auto")
+        else:
+            main_interpreter_only("an allocator")
+            callables.get = _as_callable(allocator)
+            ops = allocator_ops(callables, handles)
+            options.provider = _library.PROVIDERS["allocator"]
+            options.allocator = _library.AllocatorOpsPointer(ops)
+            options.max_bytes = options.max_bytes or _default_limit(allocator)
+            callbacks.append(ops)
+        c_pool = ctypes.c_void_p()
+        check(lib.create(ctypes.byref(c_pool), ctypes.byref(options)))
+        self._adopt(c_pool.value, type(self)._buffer_type, exception, callbacks, handles)
+        self._callbacks, self._callables, self._handles_only = callbacks, callables, handles
+        self._registrars = {}
+        self._name, self._allocator = str(name), allocator
+        self._mantissa_bits, self._verbose = mantissa_bits, bool(verbose)
+
+    def _ask(self, function, *arguments):
+        """A call of the library on this pool."""
+        c_pool = self._enter()
+        try:
+            return check(function(c_pool, *arguments))
+        finally:
+            self._leave()
+
+    # ---- What it is
+
+    @property
+    def name(self):
+        return self._name
+
+    @property
+    def allocator(self):
+        """As given: a provider's name, None, or the object that memory comes from."""
+        return self._allocator
+
+    @property
+    def mantissa_bits(self):
+        return self._mantissa_bits
+
+    @property
+    def verbose(self):
+        return self._verbose
+
+    @property
+    def max_alloc_bytes(self):
+        """Bound on reserved bytes; None: none."""
+        limit = self.counters()["max_bytes"]
+        return None if limit == (1 << 64) - 1 else limit
+
+    @property
+    def provider(self):
+        """Where memory really comes from: "device", "hugetlb", "thp" or "allocator"."""
+        return lib.provider_name(self.counters()["provider"]).decode()
+
+    @property
+    def provider_reason(self):
+        """Why "auto" took its provider and none that is better."""
+        c_pool = self._enter()
+        try:
+            return lib.provider_reason(c_pool).decode()
+        finally:
+            self._leave()
+
+    @property
+    def ptr(self):
+        """Address of the struct binpool, for C."""
+        try:
+            return self._enter()
+        finally:
+            self._leave()
+
+    # ---- Holding
+
+    def free_held(self):
+        """Gives all held buffers back, and memory in which no buffer is left."""
+        self._ask(lib.free_held)
+
+    def stop_holding(self):
+        """From now on freed buffers are not held; what is held goes back."""
+        self._ask(lib.stop_holding)
+
+    def resume_holding(self):
+        """The opposite of stop_holding()."""
+        self._ask(lib.resume_holding)
+
+    def reserve(self, nbytes):
+        """Gets memory now until nbytes are free for buffers in one stretch. MemoryError."""
+        self._ask(lib.reserve, _uint64(nbytes))
+
+    # ---- Questions
+
+    def may_alloc(self, size):
+        """Whether reserved bytes and a buffer of size together are within max_alloc_bytes."""
+        return bool(self._ask(lib.may_alloc, _uint64(size)))
+
+    def bin_number(self, size):
+        """Size class of size bytes. MemoryError: there is none."""
+        return self._ask(lib.pool_bin_number, _uint64(size))
+
+    def alloc_size(self, bin_nr):
+        """Capacity of a size class, in bytes. ValueError: there is no such class."""
+        return self._ask(lib.pool_alloc_size, min(_uint64(bin_nr), 0xffffffff))
+
+    @property
+    def held_blocks(self):
+        """Number of buffers that are held."""
+        return self._ask(lib.held_blocks)
+
+    def counters(self):
+        """All counters of the library's struct binpool_stats, as a dict; bytes, counts, ns."""
+        stats = _library.Stats(size=ctypes.sizeof(_library.Stats))
+        self._ask(lib.get_stats, ctypes.byref(stats))
+        return {name: getattr(stats, name) for name, _ in stats._fields_[1:]}
+
+    @property
+    def active_blocks(self):
+        """Number of buffers in use."""
+        return self.counters()["active_blocks"]
+
+    @property
+    def active_bytes(self):
+        """Bytes asked for, of buffers in use."""
+        return self.counters()["active_bytes"]
+
+    @property
+    def held_bytes(self):
+        """Bytes in held buffers."""
+        return self.counters()["held_bytes"]
+
+    @property
+    def managed_bytes(self):
+        """Bytes in buffers, in use and held."""
+        return self.counters()["managed_bytes"]
+
+    @property
+    def reserved_bytes(self):
+        """Bytes that the pool has from its provider or allocator."""
+        return self.counters()["reserved_bytes"]
+
+    @property
+    def holding(self):
+        """False after stop_holding()."""
+        return bool(self.counters()["holding"])
+
+    # ---- Statistics
+
+    @property
+    def statistics(self):
+        """A MemoryPoolStatistics of what the pool has done so far."""
+        c = self.counters()
+        return MemoryPoolStatistics(c["allocs"], c["frees_active"] + c["frees_held"],
+                                    c["returns"], c["reuses"], c["alloc_ns"], c["free_ns"])
+
+    def mean_alloc_time(self):
+        """Nanoseconds that a buffer took which was not held; 0 if there was none."""
+        return self.statistics.mean_alloc_time()
+
+    def mean_free_time(self):
+        """Nanoseconds that giving a buffer back to the allocator took; 0 if there was none."""
+        return self.statistics.mean_free_time()
+
+    def reuse_factor(self):
+        """Share of requests that a held buffer served, 0 to 1."""
+        return self.statistics.reuse_factor()
+
+    def _text(self, function, form):
+        size = 1 << 12
+        while True:
+            text = ctypes.create_string_buffer(size)
+            needed = self._ask(function, form, text, size)
+            if needed < size:
+                return text.value.decode()
+            size = needed + 1
+
+    def header(self):
+        """The report's first line: what pool this is."""
+        return self._text(lib.report, _library.REPORT_TABLE).partition("\n")[0]
+
+    def allocation_report(self, keys=False):
+        """What is in use and held, as a table; keys=True: stable key=value lines."""
+        return self._text(lib.report, _library.REPORT_KEYS if keys else _library.REPORT_TABLE)
+
+    def leaks(self, keys=False):
+        """Which buffers are in use, by tag, and the largest: a table, "" for none; or keys."""
+        return self._text(lib.leaks, _library.REPORT_KEYS if keys else _library.REPORT_TABLE)
+
+    def print_allocation_report(self, file=None):
+        """The table, to stdout or a file."""
+        print(self.allocation_report(), end="", file=file)
+
+    # ---- Arrays of numpy
+
+    def empty(self, shape, dtype=float, order="C", *, alignment=None, zeroed=False):
+        """A numpy array in a buffer of this pool, which it keeps. Contents: anything."""
+        import numpy
+
+        dtype = numpy.dtype(dtype)
+        shape = tuple(shape) if hasattr(shape, "__len__") else (shape,)
+        nbytes = dtype.itemsize
+        for n in shape:
+            nbytes *= int(n)
+        if nbytes < 0:
+            raise ValueError(f"shape {shape} has a negative dimension")
+        buffer = self.allocate(nbytes, alignment, zeroed=zeroed)
+        return buffer.array(dtype, shape, order)
+
+    def zeros(self, shape, dtype=float, order="C", *, alignment=None):
+        """As empty(), all zero."""
+        return self.empty(shape, dtype, order, alignment=alignment, zeroed=True)
+
+    # ---- Registrars
+
+    def add_registrar(self, attach, detach=None, name="python"):
+        """Has all memory of the pool made known to somebody, now and whenever there is more.
+
+        attach(ptr, nbytes, fd, node) is called for each extent before a buffer of it is handed
+        out; what it raises the allocation raises. detach, with what attach returned, is called
+        before the memory goes. Neither may use the pool (OSError, EDEADLK). Returns a Registrar.
+        """
+        main_interpreter_only("a registrar")
+        callables, number = Callables(attach, detach), ctypes.c_uint64()
+        ops = registrar_ops(name, callables)
+        # For as long as the pool may call it.
+        self._callbacks.append(ops)
+        try:
+            self._ask(lib.add_registrar, ctypes.byref(ops), ctypes.byref(number))
+        except BaseException:
+            self._callbacks.remove(ops)
+            raise
+        self._registrars[number.value] = callables, ops
+        return Registrar(self, number.value)
+
+    # ---- The end
+
+    def _remove_registrar(self, number):
+        callables, ops = self._registrars.get(number, (None, None))
+        if callables:
+            callables.keep()
+        try:
+            self._ask(lib.remove_registrar, number)
+        finally:
+            if callables:
+                callables.let_go()
+        if ops:
+            del self._registrars[number]
+            self._callbacks.remove(ops)
+
+    def _before_collection(self):
+        """Whoever knows of the memory is told while he can be: a collector comes."""
+        for number in list(getattr(self, "_registrars", ())):
+            self._remove_registrar(number)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.destroy()
+
+    def __repr__(self):
+        try:
+            c = self.counters()
+        except (ValueError, OSError) as e:
+            return f"<binpool.MemoryPool {self._name!r}: {e}>"
+        return (f"<binpool.MemoryPool {self._name!r}: {c['active_blocks']} active, "
+                f"{c['held_blocks']} held, {c['reserved_bytes']} bytes reserved>")
+
+
+class BufferMembers:
+    def info(self):
+        """All that is known of the buffer, as a dict.
+
+        ptr, bytes and capacity; node, -1 for several or unknown; extent_fd and extent_offset:
+        the file behind it, -1 for none. Of a part: of the whole. ValueError: released.
+        """
+        whole = self
+        while whole.parent is not None:
+            whole = whole.parent
+        ptr = whole.ptr
+        buf = _library.Buf(size=ctypes.sizeof(_library.Buf))
+        whole.pool._ask(lib.buf_info, ptr, ctypes.byref(buf))
+        return {name: getattr(buf, name) for name in (
+            "ptr", "bytes", "capacity", "node", "extent_fd", "extent_offset")}
+
+    @property
+    def capacity(self):
+        """Bytes that the buffer really has."""
+        return self.info()["capacity"] if self.parent is None else self.size
+
+    @property
+    def node(self):
+        """NUMA node that it is on; -1: several, or unknown."""
+        return self.info()["node"]
+
+    @property
+    def handle(self):
+        """What the allocator of a pool of handles gave; None for size 0, and elsewhere."""
+        ptr = self.ptr
+        pool = self.pool
+        things = pool._callables.things
+        return things[ptr][0] if pool._handles_only and ptr in things else None
+
+    def array(self, dtype="u1", shape=None, order="C"):
+        """A numpy array of this memory, which it keeps. shape None: all of it."""
+        import numpy
+
+        dtype = numpy.dtype(dtype)
+        if dtype.hasobject:
+            raise ValueError("memory of a pool cannot hold Python objects")
+        if shape is None:
+            if not dtype.itemsize or self.size % dtype.itemsize:
+                raise ValueError(f"{self.size} bytes are no whole number of {dtype}")
+            shape = (self.size // dtype.itemsize,)
+        self.ptr  # raises if it is released
+        # A view of its own, which the array holds: so the buffer knows of it.
+        flat = numpy.frombuffer(memoryview(self), dtype="u1") if self.size else \
+            numpy.empty(0, "u1")
+        return numpy.ndarray(shape, dtype, buffer=flat, order=order)
+
+    def __repr__(self):
+        if self.released:
+            return f"<binpool.PooledBuffer of {self.size} bytes, released>"
+        return f"<binpool.PooledBuffer of {self.size} bytes at {self.ptr:#x}>"
+
+
+class Registrar:
+    """Somebody whom a pool makes its memory known to."""
+
+    def __init__(self, pool, number):
+        self._pool, self._number = pool, number
+
+    def remove(self):
+        """Detaches all memory and forgets it; a second time does nothing."""
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            pool._remove_registrar(self._number)
+        except BaseException:
+            self._pool = pool
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.remove()
+
+
+SPECIAL = ("__init__", "__enter__", "__exit__", "__repr__")
+
+
+def complete(backend):
+    """Gives the backend's two classes the members of this module."""
+    for members, cls in ((PoolMembers, backend.MemoryPool), (BufferMembers, backend.PooledBuffer)):
+        for name, member in vars(members).items():
+            if not name.startswith("__") or name in SPECIAL:
+                setattr(cls, name, member)
+    backend.MemoryPool.__doc__ = PoolMembers.__doc__
+    backend.MemoryPool._buffer_type = backend.PooledBuffer

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+"""For PyOpenCL: pinned host arrays, and a pool of device memory.
+
+    pool = binpool.MemoryPool("host")
+    binpool.opencl.attach(pool, queue)              # its arrays are pinned from now on
+    host = pool.empty(1 << 20, "f4")
+
+    device = binpool.opencl.DevicePool(queue)
+    array = pyopencl.array.empty(queue, 1 << 20, "f4", allocator=device)
+    pyopencl.enqueue_copy(queue, array.data, host)
+
+Needs pyopencl; attach() also needs libbinpool-opencl.
+"""
+
+import ctypes
+
+import pyopencl
+
+from . import _library
+from ._backend import MemoryPool
+from ._pool import Registrar
+
+_FUNCTIONS = {
+    "cl_attach": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+                  ctypes.POINTER(ctypes.c_uint64)),
+}
+_lib = None
+
+
+def attach(pool, queue):
+    """Makes all memory of a pool known to OpenCL as pinned, now and whenever there is more.
+
+    Its buffers and arrays are then the host side of pyopencl.enqueue_copy on any queue of that
+    context; a pool may be attached to several. Returns a Registrar; its remove() waits for what
+    the queue still does. MemoryError: the device takes no more, or no extent as large as the
+    pool's; OSError: any other error of OpenCL. ImportError: there is no libbinpool-opencl.
+    """
+    global _lib
+    if _lib is None:
+        _, _lib = _library.open_library("libbinpool-opencl.so.0", _FUNCTIONS)
+    number = ctypes.c_uint64()
+    pool._ask(_lib.cl_attach, queue.context.int_ptr, queue.int_ptr, ctypes.byref(number))
+    return Registrar(pool, number.value)
+
+
+class DeviceBuffer(pyopencl.Buffer):
+    """A pyopencl.Buffer whose memory goes back to its pool when nothing of Python has it.
+
+    pooled is the PooledBuffer behind it. A region of it keeps it. What is enqueued does not:
+    on an in-order queue whoever gets the memory next comes after, on several queues or one
+    that is out of order keep the buffer until its last command has finished.
+    """
+
+    # PyOpenCL makes the object; it becomes one of these.
+    __slots__ = ()
+
+    @property
+    def capacity(self):
+        """Bytes that the pool spent on it."""
+        return self.pooled.capacity
+
+    def get_sub_region(self, origin, size, flags=0):
+        region = super().get_sub_region(origin, size, flags)
+        region.parent = self
+        return region
+
+    def __getitem__(self, span):
+        region = super().__getitem__(span)
+        region.parent = self
+        return region
+
+    def release(self):
+        """Gives the memory back to the pool now."""
+        super().release()
+        self.pooled.release()
+
+
+class _Memory:
+    """Device memory at once, or an error: an allocator for a pool of handles."""
+
+    def __init__(self, queue, flags):
+        self.queue, self.flags = queue, flags
+
+    def __call__(self, nbytes):
+        buffer = pyopencl.Buffer(self.queue.context, self.flags, nbytes)
+        # Else it may be got, or refused, only when a kernel first uses it.
+        pyopencl.enqueue_migrate_mem_objects(
+            self.queue, [buffer], flags=pyopencl.mem_migration_flags.CONTENT_UNDEFINED)
+        return buffer
+
+
+class DevicePool(MemoryPool):
+    """A pool of device memory, and an allocator for pyopencl.array and whoever else wants one.
+
+    queue: of the context and device that memory is for. flags: pyopencl.mem_flags. The others
+    are MemoryPool's; max_alloc_bytes None: what the device has. Calling it, or allocate(), gives
+    a DeviceBuffer. Any thread may use it.
+    """
+
+    def __init__(self, queue, name="opencl", max_alloc_bytes=None, mantissa_bits=4, verbose=None,
+                 *, flags=pyopencl.mem_flags.READ_WRITE, classes="tight"):
+        super().__init__(name, _Memory(queue, flags), max_alloc_bytes, mantissa_bits, verbose,
+                         kind="handle", classes=classes)
+
+    def allocate(self, nbytes, alignment=None):
+        """A DeviceBuffer of at least nbytes bytes, of one byte for 0.
+
+        Memory of a device is aligned for all of its types; more cannot be asked for.
+        MemoryError, ValueError.
+        """
+        pooled = super().allocate(max(nbytes, 1) if nbytes >= 0 else nbytes, alignment)
+        # Another name for the memory that the pool has, so that its end can be seen.
+        buffer = pyopencl.Buffer.from_int_ptr(pooled.handle.int_ptr, True)
+        buffer.__class__ = DeviceBuffer
+        buffer.pooled = pooled
+        return buffer
+
+    __call__ = allocate
+
+    def free(self, buf, size=None, /):
+        """Gives a buffer back; size, if given, is checked. ValueError, TypeError."""
+        if not isinstance(buf, DeviceBuffer):
+            raise TypeError(f"{buf!r} is no buffer of a pool of device memory")
+        pooled = buf.pooled
+        super().free(pooled, None if size is None else max(size, 1))
+        buf.release()
