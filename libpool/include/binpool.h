@@ -138,11 +138,11 @@ int binpool_create(struct binpool **pool, const struct binpool_options *opts);
 
 /*
  * Gives everything back and ends the pool. The caller sees to it that no other
- * thread is in a call on it. Errors: -EBUSY while buffers live.
+ * thread is in a call on it. Errors: -EBUSY while buffers live or wait for fences.
  */
 int binpool_destroy(struct binpool *pool);
 
-/* As binpool_destroy, waiting up to @ms milliseconds for buffers to be freed. */
+/* As binpool_destroy, waiting up to @ms milliseconds for buffers to be freed and for fences. */
 int binpool_destroy_wait(struct binpool *pool, uint32_t ms);
 
 /* ---- Buffers ------------------------------------------------------------ */
@@ -163,6 +163,7 @@ void *binpool_alloc_aligned(struct binpool *pool, size_t size, size_t alignment)
 
 /* flags of an allocation */
 #define BINPOOL_BUF_ZEROED (1u << 16) /* all bytes up to size are zero */
+#define BINPOOL_BUF_WAIT   (1u << 17) /* wait until there is room: see wait_ms */
 
 /* Room of a tag, with the final NUL. */
 #define BINPOOL_TAG_LEN 48
@@ -171,8 +172,8 @@ struct binpool_alloc_opts {
 	size_t size;
 	uint64_t bytes;
 	uint64_t alignment; /* 0: none beyond the granule */
-	uint32_t flags;	    /* BINPOOL_BUF_ZEROED */
-	uint32_t reserved;  /* 0 */
+	uint32_t flags;	    /* BINPOOL_BUF_ZEROED, BINPOOL_BUF_WAIT */
+	uint32_t wait_ms;   /* with WAIT: how long at most; UINT32_MAX: as long as it takes */
 	/* What binpool_leaks calls the buffer; copied; NULL or "": nothing. Freeing a tagged
 	 * buffer takes the pool's lock. */
 	const char *tag;
@@ -192,7 +193,11 @@ struct binpool_buf {
 	uint64_t parent; /* of a sub-buffer: where the buffer starts that it is part of; else 0 */
 };
 
-/* As binpool_alloc, with all options; 0 or the negative of its errno. */
+/*
+ * As binpool_alloc, with all options; 0 or the negative of its errno. With WAIT
+ * what would be ENOMEM, ENOSPC or EDQUOT waits for buffers to be freed, for fences, and for
+ * what others give back; -ETIMEDOUT if that takes longer than wait_ms.
+ */
 int binpool_alloc_ex(struct binpool *pool, const struct binpool_alloc_opts *opts,
 		     struct binpool_buf *out);
 
@@ -254,6 +259,58 @@ int binpool_buffer_put(struct binpool *pool, const struct binpool_buf *buf);
  */
 int binpool_buffer_sub(struct binpool *pool, const struct binpool_buf *parent, uint64_t offset,
 		       uint64_t bytes, struct binpool_buf *out);
+
+/* ---- Fences -------------------------------------------------------------- */
+
+/* kind */
+#define BINPOOL_FENCE_EVENTFD  1
+#define BINPOOL_FENCE_COUNTER  2
+#define BINPOOL_FENCE_CALLBACK 3
+
+/*
+ * What says that nobody but the host touches a buffer any more. Copied, so it need
+ * not outlive the call.
+ *  EVENTFD: over when @fd polls readable, hung up or in error. An eventfd, which is
+ *	never read, or any other descriptor: a pidfd is over when the process is, a pipe when
+ *	its other end is closed. Duplicated: the caller may close his own.
+ *  COUNTER: over when (int64_t)(*@counter - @target) >= 0; read with acquire. It has
+ *	to stay where it is until then.
+ *  CALLBACK: @done answers 1 if it is over, 0 if not yet, or a negative errno if
+ *	there is no more to wait for, as the device is gone: that counts as over, and
+ *	in fence_errors. @release, if there is one, is called once, when the pool has no
+ *	more use for the fence. Both are called without a lock held, from any thread that
+ *	uses the pool, and may not use that pool (-EDEADLK). Not after fork in the child.
+ */
+struct binpool_fence {
+	size_t size;
+	uint32_t kind; /* BINPOOL_FENCE_* */
+	int32_t fd;
+	const uint64_t *counter;
+	uint64_t target;
+	void *ctx;
+	int (*done)(void *ctx);
+	void (*release)(void *ctx);
+};
+
+/*
+ * As binpool_free, for a buffer that something is still at work on: it rests until
+ * all @n fences are over, and is handed out to nobody before. (struct
+ * binpool_fence::size, the same in all of them, is how far apart they are.) Until then
+ * it is in use as far as counters, limits and binpool_destroy are concerned, but nobody's
+ * to free: pending. Fences are asked when a request finds nothing free, when
+ * memory is to be given back, and in binpool_poll; a few at a time, in turn, so that one
+ * which is never over keeps none of the others.
+ * Errors: -EINVAL as binpool_free's, or a fence that makes no sense; -EBADF, -EMFILE of
+ * an EVENTFD; -ENOMEM. The buffer is still the caller's then, and no release was called.
+ */
+int binpool_free_after(struct binpool *pool, void *ptr, const struct binpool_fence *fences,
+		       size_t n);
+
+/*
+ * Asks some of the fences, and frees the buffers for which all are over. Returns the
+ * number of buffers that still wait.
+ */
+int64_t binpool_poll(struct binpool *pool);
 
 /* ---- Holding ------------------------------------------------------------ */
 
@@ -317,6 +374,9 @@ struct binpool_stats {
 	uint64_t extent_extends; /* provider calls that made an extent larger */
 	uint64_t extent_shrinks; /* and smaller; their times are in extent_alloc_ns, extent_free_ns
 				  */
+	uint64_t pending_blocks; /* of active_blocks: freed, but waiting for fences */
+	uint64_t pending_bytes;	 /* their capacity */
+	uint64_t fence_errors;	 /* fences that ended in an error */
 };
 
 /* Fills @out (its size is set by the caller). */

@@ -71,12 +71,18 @@ EXPORT int binpool_alloc_ex(struct binpool *pool, const struct binpool_alloc_opt
 		return err;
 	if (!out || out->size < sizeof(out->size))
 		return explain(-EINVAL, "out is NULL or its member size is not set");
-	if (o.flags & ~BINPOOL_BUF_ZEROED || o.reserved)
-		return explain(-EINVAL, "opts: unknown flags 0x%x or reserved members", o.flags);
+	if (o.flags & ~(BINPOOL_BUF_ZEROED | BINPOOL_BUF_WAIT) ||
+	    (o.wait_ms && !(o.flags & BINPOOL_BUF_WAIT)))
+		return explain(-EINVAL, "opts: unknown flags 0x%x, or wait_ms without WAIT",
+			       o.flags);
 	if (o.tag && strlen(o.tag) >= BINPOOL_TAG_LEN)
 		return explain(-EINVAL, "opts: the tag has %zu characters, at most %d",
 			       strlen(o.tag), BINPOOL_TAG_LEN - 1);
-	err = allocate(pool, o.bytes, o.alignment ? o.alignment : 1, o.flags, &buf);
+	if (!o.alignment)
+		o.alignment = 1;
+	err = allocate(pool, o.bytes, o.alignment, o.flags, &buf);
+	if (wait_helps(err) && o.flags & BINPOOL_BUF_WAIT)
+		err = allocate_waiting(pool, &o, &buf);
 	if (!err && o.tag && *o.tag)
 		err = tag_buffer(pool, &buf, o.tag);
 	return err ? err : struct_out(out, &buf, sizeof(buf), "out");

@@ -204,6 +204,14 @@ static uint64_t bins_share(struct binpool *pool)
 	return pool->caches && pool->caches->next ? budget(pool) / 4 : 0;
 }
 
+/* Whether one more buffer may be held in its bin. Locked. */
+bool bins_have_room(struct binpool *pool, uint64_t capacity)
+{
+	assert_locked(pool);
+	return !pool->cache_bins ||
+	       pool->cache_credit + pool->binned_bytes + capacity <= budget(pool);
+}
+
 /* Gives back what was not used since the last time, and what credit is left then. Locked. */
 static void cache_decay(struct cache *c)
 {

@@ -201,6 +201,7 @@ void caches_fini(struct binpool *pool);
 struct cache *cache_get(struct binpool *pool);
 bool cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity);
 void cache_refill(struct cache *c, uint32_t bin);
+bool bins_have_room(struct binpool *pool, uint64_t capacity);
 void caches_settle(struct binpool *pool);
 void caches_revoke(struct binpool *pool);
 void caches_off(struct binpool *pool, bool off);

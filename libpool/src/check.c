@@ -14,6 +14,7 @@
 struct sums {
 	uint64_t active, held, cached, free_runs, indexed, extents, empty, hashed;
 	uint64_t asked, active_capacity, held_bytes, reserved, noted;
+	uint64_t pending;
 };
 
 static const char *check_buffer(const struct binpool *pool, const struct run *run, struct sums *sum)
@@ -23,10 +24,11 @@ static const char *check_buffer(const struct binpool *pool, const struct run *ru
 	CHECK(lookup_find(pool, run->ptr) == run);
 	sum->hashed += map_find(run->ptr) != run;
 	CHECK(run->ptr >= run->base && run->ptr + run->asked <= run->base + run->bytes);
-	if (run_in_use(run)) {
+	if (run_in_use(run) || run_state(run) == RUN_PENDING) {
 		CHECK((run_state(run) == RUN_NOTED) == (note_find(pool, run) != NULL));
 		sum->noted += run_state(run) == RUN_NOTED;
 		sum->active++;
+		sum->pending += run_state(run) == RUN_PENDING;
 		sum->asked += run->asked;
 		sum->active_capacity += e->is_void ? 0 : run->bytes;
 	} else {
@@ -222,6 +224,9 @@ const char *pool_check(struct binpool *pool)
 	CHECK(sum.held == st->held_blocks);
 	CHECK(sum.asked == st->active_bytes);
 	CHECK(sum.active_capacity == pool->active_capacity);
+	broken = fences_check(pool, sum.pending);
+	if (broken)
+		return broken;
 	CHECK(sum.held_bytes == st->held_bytes);
 	CHECK(sum.reserved == st->reserved_bytes);
 	CHECK(sum.extents == st->extents);

@@ -6,7 +6,7 @@
 #include "cache.h"
 
 /* The active buffer at @ptr, or NULL, explained. Locked. */
-static struct run *find_active(struct binpool *pool, const void *ptr, const size_t *size)
+struct run *buffer_find(struct binpool *pool, const void *ptr, const size_t *size)
 {
 	struct run *run = lookup_find(pool, ptr);
 
@@ -16,7 +16,8 @@ static struct run *find_active(struct binpool *pool, const void *ptr, const size
 		return NULL;
 	}
 	if (!run_in_use(run)) {
-		explain(0, "pool %s: free of %p, which is free already", pool->name, ptr);
+		explain(0, "pool %s: free of %p, which is free already%s", pool->name, ptr,
+			run_state(run) == RUN_PENDING ? " and waits for its fences" : "");
 		return NULL;
 	}
 	if (size && *size != run->asked) {
@@ -39,9 +40,9 @@ static void deactivate(struct binpool *pool, struct run *run)
 }
 
 /* The pool may be destroyed as soon as the lock is let go. Locked. */
-static void wake_idle(struct binpool *pool)
+void wake_idle(struct binpool *pool)
 {
-	if (!pool->leaving && !pool->stats.active_blocks)
+	if (pool->waiters || (!pool->leaving && !pool->stats.active_blocks))
 		pthread_cond_broadcast(&pool->idle);
 }
 
@@ -65,6 +66,35 @@ static bool hold(struct binpool *pool, struct cache *c, struct run *run)
 	return true;
 }
 
+/* The end of an active buffer. Locked. */
+static void active_dissolve(struct binpool *pool, struct run *run)
+{
+	uint64_t start = pool->exact ? now_ns() : 0;
+
+	deactivate(pool, run);
+	lookup_remove(pool, run);
+	if (!run->extent->is_void && !pool->stats.holding)
+		pool->give_back = true;
+	dissolve(pool, run);
+	pool->stats.frees_active++;
+	if (pool->exact)
+		pool->stats.free_ns += now_ns() - start;
+}
+
+/* Takes back a buffer that nobody has, for whichever thread wants it next. Locked. */
+void buffer_return(struct binpool *pool, struct run *run)
+{
+	assert_locked(pool);
+	if (pool->stats.holding && !run->extent->is_void && bins_have_room(pool, run->bytes)) {
+		deactivate(pool, run);
+		bins_hold(pool, run);
+		pool->stats.returns++;
+	} else {
+		active_dissolve(pool, run);
+	}
+	wake_idle(pool);
+}
+
 /*
  * The end of an active buffer's use: it is held, or dissolved. @c: the thread's
  * cache, if it has one. Locked; lets the lock go.
@@ -73,21 +103,11 @@ void release_run(struct binpool *pool, struct cache *c, struct run *run)
 {
 	bool settle, linger, held;
 	const char *ptr = run->ptr;
-	uint64_t start;
 
 	assert_locked(pool);
 	held = hold(pool, c, run);
-	if (!held) {
-		deactivate(pool, run);
-		start = pool->exact ? now_ns() : 0;
-		lookup_remove(pool, run);
-		if (!run->extent->is_void && !pool->stats.holding)
-			pool->give_back = true;
-		dissolve(pool, run);
-		pool->stats.frees_active++;
-		if (pool->exact)
-			pool->stats.free_ns += now_ns() - start;
-	}
+	if (!held)
+		active_dissolve(pool, run);
 	settle = pool->give_back;
 	/* Who has more to do here is counted, so that destroy_wait waits for him. */
 	linger = settle || pool->flags & BINPOOL_POOL_VERBOSE;
@@ -121,7 +141,7 @@ static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *
 
 	c = cache_get(pool);
 	pool_lock(pool);
-	run = find_active(pool, ptr, size);
+	run = buffer_find(pool, ptr, size);
 	if (run)
 		err = note_release(pool, run);
 	if (!run || err) {
@@ -215,6 +235,7 @@ static int free_held(struct binpool *pool, bool stop)
 
 	if (err)
 		return err;
+	fences_poll(pool, UINT64_MAX);
 	turn_take(pool);
 	pool_lock(pool);
 	if (stop && pool->stats.holding) {

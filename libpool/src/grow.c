@@ -265,15 +265,28 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 	}
 }
 
-/* As obtain(), getting the turn first. Locked before and after. */
+/*
+ * As obtain(), getting the turn first. All fences are asked before what is held goes,
+ * and before the request is refused. Locked before and after.
+ */
 int request_miss(struct binpool *pool, const struct request *req, struct run **out, bool *reused)
 {
+	uint64_t left = pool->max_bytes - pool->stats.reserved_bytes - pool->pending;
+	uint64_t ask = req->run_bytes <= left ? FENCES_PER_CALL : UINT64_MAX;
 	int err;
 
-	pool_unlock(pool);
-	turn_take(pool);
-	pool_lock(pool);
-	err = obtain(pool, req, out, reused);
-	turn_give(pool);
+	do {
+		pool_unlock(pool);
+		fences_poll(pool, ask);
+		turn_take(pool);
+		pool_lock(pool);
+		err = obtain(pool, req, out, reused);
+		turn_give(pool);
+		if (!wait_helps(err) || !pool->fences.count)
+			return err;
+		pool_unlock(pool);
+		ask = fences_poll(pool, UINT64_MAX);
+		pool_lock(pool);
+	} while (ask);
 	return err;
 }

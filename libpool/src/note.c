@@ -88,14 +88,20 @@ static void delete (struct binpool *pool, struct note *note)
 	free(note);
 }
 
-/* Drops a note that says nothing any more. True: nobody has the buffer, which is to be freed. */
+/*
+ * Drops a note that says nothing any more. True: nobody has the buffer, which is to be
+ * freed; fences that it still waits for see to that themselves.
+ */
 bool note_tidy(struct binpool *pool, struct note *note)
 {
-	bool last = note->freed && !note->refs;
+	bool last = note->freed && !note->refs, fenced = note->fenced;
+	struct run *run = note->run;
 
 	if (last || (!note->freed && !note->refs && !*note->tag))
 		delete (pool, note);
-	return last;
+	if (last && fenced)
+		run_set_state(run, RUN_PENDING);
+	return last && !fenced;
 }
 
 /*

@@ -139,6 +139,7 @@ static int sync_init(struct binpool *pool)
 static void pool_delete(struct binpool *pool)
 {
 	caches_fini(pool);
+	fences_fini(pool);
 	registrars_fini(pool);
 	if (pool->provider.ops && pool->provider.ops->close)
 		pool->provider.ops->close(&pool->provider);
@@ -230,33 +231,44 @@ EXPORT int binpool_create(struct binpool **out, const struct binpool_options *op
 	return 0;
 }
 
-/* Waits for a change of what pool->idle tells, until @end if it is given. Locked. */
-static int cond_wait(struct binpool *pool, const struct timespec *end)
-{
-	int err;
-
-	__atomic_store_n(&pool->lock_holder, NULL, __ATOMIC_RELAXED);
-	err = end ? pthread_cond_timedwait(&pool->idle, &pool->lock, end)
-		  : pthread_cond_wait(&pool->idle, &pool->lock);
-	__atomic_store_n(&pool->lock_holder, thread_self(), __ATOMIC_RELAXED);
-	return err;
-}
-
-/* Waits until all buffers are free, or @ms have passed. Locked. */
-static void wait_idle(struct binpool *pool, uint32_t ms)
+bool pool_wait(struct binpool *pool, uint64_t end)
 {
 	const uint64_t ns_per_s = 1000000000u;
-	uint64_t end = now_ns() + (uint64_t)ms * 1000000u;
 	struct timespec t = {.tv_sec = (time_t)(end / ns_per_s), .tv_nsec = (long)(end % ns_per_s)};
+	int err;
 
-	while (pool->stats.active_blocks || pool->leaving)
-		if (cond_wait(pool, &t) == ETIMEDOUT)
+	assert_locked(pool);
+	__atomic_store_n(&pool->lock_holder, NULL, __ATOMIC_RELAXED);
+	err = pthread_cond_timedwait(&pool->idle, &pool->lock, &t);
+	__atomic_store_n(&pool->lock_holder, thread_self(), __ATOMIC_RELAXED);
+	return err != ETIMEDOUT;
+}
+
+/* Waits until all buffers are free, fences included, or until @end. Locked. */
+static void wait_idle(struct binpool *pool, uint64_t end)
+{
+	const uint64_t nap_max = 2000000;
+	uint64_t nap = 100000, now;
+
+	while (pool->stats.active_blocks || pool->leaving) {
+		if (pool->fences.count) {
+			pool_unlock(pool);
+			fences_poll(pool, UINT64_MAX);
+			pool_lock(pool);
+			if (!pool->stats.active_blocks)
+				continue;
+		}
+		now = now_ns();
+		if (now >= end)
 			return;
+		pool_wait(pool, pool->fences.count ? u64_min(end, now + nap) : end);
+		nap = u64_min(2 * nap, nap_max);
+	}
 }
 
 EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 {
-	uint64_t active;
+	uint64_t active, pending;
 	int err = pool_enter(pool);
 
 	if (err && err != -EOWNERDEAD)
@@ -264,18 +276,21 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 	if (!err) {
 		pool_lock(pool);
 		caches_off(pool, true);
-		if (ms)
-			wait_idle(pool, ms);
+		wait_idle(pool, now_ns() + (uint64_t)ms * 1000000u);
 		active = pool->stats.active_blocks;
+		pending = pool->fences.count;
 		/* A thread that freed the last buffer is about to leave its call. */
 		while (!active && pool->leaving)
-			cond_wait(pool, NULL);
+			pool_wait(pool, UINT64_MAX);
 		caches_off(pool, false);
 		pool_unlock(pool);
 		if (active) {
 			leaks_tell(pool);
-			return explain(-EBUSY, "pool %s: %llu buffers are in use", pool->name,
-				       (unsigned long long)active);
+			return explain(-EBUSY,
+				       "pool %s: %llu buffers are in use, %llu of them only wait "
+				       "for fences",
+				       pool->name, (unsigned long long)active,
+				       (unsigned long long)pending);
 		}
 		err = binpool_free_held(pool);
 		if (err)

@@ -84,12 +84,13 @@ static inline uint64_t pow2_ceil(uint64_t n)
 /* ---- Runs: carve.c ------------------------------------------------------ */
 
 enum run_state {
-	RUN_FREE,   /* in the free index */
-	RUN_ACTIVE, /* a user's buffer */
-	RUN_NOTED,  /* the same, of which note.c knows more */
-	RUN_HELD,   /* a buffer in its bin */
-	RUN_CACHED, /* a buffer in a thread's cache, held as well */
-	RUN_SLAB,   /* full of small buffers, which are runs of their own */
+	RUN_FREE,    /* in the free index */
+	RUN_ACTIVE,  /* a user's buffer */
+	RUN_NOTED,   /* the same, of which note.c knows more */
+	RUN_PENDING, /* was freed, and waits for fences; nobody's, but not free */
+	RUN_HELD,    /* a buffer in its bin */
+	RUN_CACHED,  /* a buffer in a thread's cache, held as well */
+	RUN_SLAB,    /* full of small buffers, which are runs of their own */
 };
 
 /*
@@ -316,6 +317,8 @@ struct registrar {
 	uint64_t id;
 };
 
+#include "fence.h"
+
 /* ---- The pool ----------------------------------------------------------- */
 
 struct binpool {
@@ -346,8 +349,10 @@ struct binpool {
 
 	pthread_mutex_t lock;
 	const void *lock_holder;
-	pthread_cond_t idle; /* active_blocks and leaving became 0 */
+	pthread_cond_t idle; /* active_blocks and leaving became 0, or as waiters wants it */
 	uint64_t leaving;    /* threads that freed a buffer and still give back extents */
+	uint64_t waiters;    /* threads that wait on idle for any buffer to be freed */
+	struct fences fences;
 	struct extent *extents, *extents_last; /* the oldest first */
 	struct extent *voids, *empty;
 	bool give_back;		  /* the empty extents are to go */
@@ -381,6 +386,8 @@ void turn_give(struct binpool *pool);
 /* Something that is the calling thread's alone. */
 const void *thread_self(void);
 uint64_t now_ns(void);
+/* Waits for what pool->idle tells, until @end (now_ns()); false: it is past. Locked. */
+bool pool_wait(struct binpool *pool, uint64_t end);
 /* The -ERRNO that a callback of the user's returned, made one if it is none. */
 int callback_errno(int err);
 /* A verbose pool's line. */
@@ -472,6 +479,10 @@ void slab_give(struct binpool *pool, struct run *slot);
 void slabs_trim(struct bin *bin);
 void slabs_fini(struct bin *bin);
 
+/* alloc.c */
+int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flags,
+	     struct binpool_buf *buf);
+
 /* lookup.c; all locked. */
 int lookup_prepare(struct binpool *pool);
 void lookup_add(struct binpool *pool, struct run *run);
@@ -523,6 +534,7 @@ struct note {
 	struct run *run;
 	uint64_t refs; /* beside the allocation's own; subs are among them */
 	bool freed;    /* the allocation's own is gone */
+	bool fenced;   /* it was freed with fences that are not over */
 	struct sub *subs;
 	char tag[BINPOOL_TAG_LEN];
 };
@@ -540,6 +552,9 @@ int leaks_watch(const struct binpool *pool);
 /* free.c */
 struct cache;
 void release_run(struct binpool *pool, struct cache *c, struct run *run);
+struct run *buffer_find(struct binpool *pool, const void *ptr, const size_t *size);
+void buffer_return(struct binpool *pool, struct run *run);
+void wake_idle(struct binpool *pool);
 void held_release_one(struct binpool *pool, struct run *run);
 void held_dissolve(struct binpool *pool, struct run *run);
 

@@ -122,6 +122,9 @@ static void write_keys(FILE *f, const struct binpool *pool, const struct snapsho
 		{"holding", st->holding},
 		{"page_bytes", st->page_bytes},
 		{"runs", st->runs},
+		{"pending_blocks", st->pending_blocks},
+		{"pending_bytes", st->pending_bytes},
+		{"fence_errors", st->fence_errors},
 	};
 
 	fprintf(f, "name=%s\nprovider=%s\nprovider_reason=%s\nmantissa_bits=%u\nclasses=%s\n",
@@ -208,6 +211,11 @@ static void write_table(FILE *f, const struct binpool *pool, const struct snapsh
 	fprintf(f, "  active         %" PRIu64 " buffers, %s asked for, %s with rounding\n",
 		st->active_blocks, human(st->active_bytes, a),
 		human(st->managed_bytes - st->held_bytes, b));
+	if (st->pending_blocks || st->fence_errors)
+		fprintf(f,
+			"  pending        %" PRIu64 " of the active, %s, wait for fences; %" PRIu64
+			" fences ended in an error\n",
+			st->pending_blocks, human(st->pending_bytes, a), st->fence_errors);
 	fprintf(f, "  held           %" PRIu64 " buffers, %s\n", st->held_blocks,
 		human(st->held_bytes, a));
 	if (st->page_bytes)

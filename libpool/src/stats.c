@@ -35,6 +35,8 @@ void stats_collect(const struct binpool *pool, struct binpool_stats *out)
 	out->held_bytes = not_negative(out->held_bytes);
 	out->managed_bytes = not_negative(pool->active_capacity + pool->stats.held_bytes);
 	out->max_bytes = pool->max_bytes;
+	out->pending_blocks = pool->fences.count;
+	out->pending_bytes = pool->fences.bytes;
 	out->provider = pool->provider.ops->id;
 	for (const struct extent *e = pool->extents; e && !pool->exact; e = e->next) {
 		page = page ? u64_min(page, e->page_bytes) : e->page_bytes;

@@ -105,9 +105,9 @@ static void alloc_opts(void **state)
 	o.known.flags = BINPOOL_BUF_ZEROED | 1u << 31;
 	assert_int_equal(binpool_alloc_ex(pool, &o.known, &buf), -EINVAL);
 	o.known.flags = 0;
-	o.known.reserved = 1;
+	o.known.wait_ms = 1;
 	assert_int_equal(binpool_alloc_ex(pool, &o.known, &buf), -EINVAL);
-	o.known.reserved = 0;
+	o.known.wait_ms = 0;
 	assert_int_equal(binpool_alloc_ex(pool, NULL, &buf), -EINVAL);
 	assert_int_equal(binpool_alloc_ex(pool, &o.known, NULL), -EINVAL);
 	assert_int_equal(binpool_alloc_ex(NULL, &o.known, &buf), -EINVAL);

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Buffers that were freed while something is still at work on them. Owns
+ * pool->fences; pool->lock. The fences of one buffer are asked by one thread at a
+ * time, which has marked it, and without a lock.
+ *
+ * Such a buffer is still active in every count. It stays in the list while it is
+ * asked about, so that a forked child finds it there.
+ */
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cache.h"
+
+struct pending {
+	struct pending *prev, *next;
+	struct run *run;
+	bool asking; /* a thread is: nobody else looks at what follows */
+	uint32_t n;  /* of fences that are not over as far as is known */
+	struct binpool_fence fence[];
+};
+
+/* ---- The list; locked ------------------------------------------------------ */
+
+static uint64_t capacity_of(const struct run *run)
+{
+	return run->extent->is_void ? 0 : run->bytes;
+}
+
+static void list_append(struct fences *f, struct pending *p)
+{
+	p->prev = f->last;
+	p->next = NULL;
+	if (f->last)
+		f->last->next = p;
+	else
+		f->first = p;
+	f->last = p;
+}
+
+static void list_remove(struct fences *f, struct pending *p)
+{
+	if (p->prev)
+		p->prev->next = p->next;
+	else
+		f->first = p->next;
+	if (p->next)
+		p->next->prev = p->prev;
+	else
+		f->last = p->prev;
+}
+
+/* The next in turn that nobody is asking; it goes to the end. NULL: none. */
+static struct pending *list_turn(struct fences *f)
+{
+	for (uint64_t n = f->count; n; n--) {
+		struct pending *p = f->first;
+
+		list_remove(f, p);
+		list_append(f, p);
+		if (!p->asking)
+			return p;
+	}
+	return NULL;
+}
+
+/* ---- Fences ----------------------------------------------------------------- */
+
+static int fd_done(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+
+	return poll(&p, 1, 0) > 0;
+}
+
+/* 1, 0, or a negative errno, which ends it. */
+static int fence_done(struct binpool *pool, const struct binpool_fence *f)
+{
+	struct callback c;
+	int done;
+
+	if (f->kind == BINPOOL_FENCE_EVENTFD)
+		return fd_done(f->fd);
+	if (f->kind == BINPOOL_FENCE_COUNTER)
+		return (int64_t)(__atomic_load_n(f->counter, __ATOMIC_ACQUIRE) - f->target) >= 0;
+	callback_enter(&c, pool);
+	done = f->done(f->ctx);
+	callback_leave(&c);
+	return done;
+}
+
+/* It is of no more use. */
+static void fence_end(struct binpool *pool, const struct binpool_fence *f)
+{
+	struct callback c;
+
+	if (f->kind == BINPOOL_FENCE_EVENTFD) {
+		close(f->fd);
+	} else if (f->kind == BINPOOL_FENCE_CALLBACK && f->release) {
+		callback_enter(&c, pool);
+		f->release(f->ctx);
+		callback_leave(&c);
+	}
+}
+
+/* Ends those fences that are over; how many ended in an error. The caller marked @p. */
+static uint64_t ask(struct binpool *pool, struct pending *p)
+{
+	uint64_t errors = 0;
+
+	while (p->n) {
+		struct binpool_fence *f = &p->fence[p->n - 1];
+		int done = fence_done(pool, f);
+
+		if (!done)
+			break;
+		errors += done < 0;
+		/* First, or a child forked meanwhile would close the descriptor once more. */
+		p->n--;
+		fence_end(pool, f);
+	}
+	return errors;
+}
+
+uint64_t fences_poll(struct binpool *pool, uint64_t most)
+{
+	uint64_t freed = 0, errors;
+	struct pending *p;
+	struct note *note;
+	bool settle;
+
+	/* Seen late at worst: most pools have none, and their misses need no second lock. */
+	if (!__atomic_load_n(&pool->fences.count, __ATOMIC_RELAXED))
+		return 0;
+	pool_lock(pool);
+	pool->leaving++;
+	for (most = u64_min(most, pool->fences.count); most; most--) {
+		p = list_turn(&pool->fences);
+		if (!p)
+			break;
+		p->asking = true;
+		pool_unlock(pool);
+		errors = ask(pool, p);
+		pool_lock(pool);
+		p->asking = false;
+		pool->stats.fence_errors += errors;
+		if (p->n)
+			continue;
+		pool_trace(pool, "fences of %p are over", (void *)p->run->ptr);
+		list_remove(&pool->fences, p);
+		__atomic_store_n(&pool->fences.count, pool->fences.count - 1, __ATOMIC_RELAXED);
+		pool->fences.bytes -= capacity_of(p->run);
+		/* Others may still have references to it. */
+		note = note_find(pool, p->run);
+		if (note)
+			note->fenced = false;
+		else
+			buffer_return(pool, p->run);
+		free(p);
+		freed++;
+	}
+	settle = pool->give_back;
+	pool_unlock(pool);
+	if (settle)
+		extents_settle(pool);
+	pool_lock(pool);
+	pool->leaving--;
+	wake_idle(pool);
+	pool_unlock(pool);
+	return freed;
+}
+
+/* Whether @resting, the number of buffers in RUN_PENDING, and all else fits. Locked. */
+const char *fences_check(const struct binpool *pool, uint64_t resting)
+{
+	uint64_t n = 0, bytes = 0, noted = 0;
+
+	for (const struct pending *p = pool->fences.first; p; p = p->next) {
+		const struct note *note = note_find(pool, p->run);
+
+		if (note ? !note->freed || !note->fenced : run_state(p->run) != RUN_PENDING)
+			return "a buffer that waits for fences is not marked so";
+		n++;
+		bytes += capacity_of(p->run);
+		noted += note != NULL;
+	}
+	if (n != pool->fences.count || bytes != pool->fences.bytes || n - noted != resting)
+		return "buffers that wait for fences are not counted right";
+	return NULL;
+}
+
+/* Gives up a buffer's fences, telling the user nothing. */
+static void pending_delete(struct pending *p)
+{
+	for (uint32_t i = 0; i < p->n; i++)
+		if (p->fence[i].kind == BINPOOL_FENCE_EVENTFD)
+			close(p->fence[i].fd);
+	free(p);
+}
+
+/* Only in a forked child is something left. */
+void fences_fini(struct binpool *pool)
+{
+	struct pending *next;
+
+	for (struct pending *p = pool->fences.first; p; p = next) {
+		next = p->next;
+		pending_delete(p);
+	}
+	pool->fences = (struct fences){0};
+}
+
+/* ---- Freeing ----------------------------------------------------------------- */
+
+/* Takes over what the user says of a fence. -ERRNO, explained. */
+static int fence_init(struct binpool_fence *f, const void *from, size_t i)
+{
+	int err = struct_in(f, sizeof(*f), from, "fence");
+
+	if (err)
+		return err;
+	switch (f->kind) {
+	case BINPOOL_FENCE_EVENTFD:
+		f->fd = fcntl(f->fd, F_DUPFD_CLOEXEC, 0);
+		return f->fd >= 0
+			       ? 0
+			       : explain(-errno, "fence %zu: descriptor: %s", i, strerror(errno));
+	case BINPOOL_FENCE_COUNTER:
+		if (!f->counter || (uintptr_t)f->counter % sizeof(*f->counter))
+			return explain(-EINVAL,
+				       "fence %zu: counter is NULL or not at a "
+				       "multiple of 8",
+				       i);
+		return 0;
+	case BINPOOL_FENCE_CALLBACK:
+		return f->done ? 0 : explain(-EINVAL, "fence %zu: done is NULL", i);
+	default:
+		return explain(-EINVAL, "fence %zu: kind is %u, which there is not", i, f->kind);
+	}
+}
+
+static int fences_init(struct pending *p, const struct binpool_fence *fences, size_t n)
+{
+	const char *from = (const char *)fences;
+	size_t step, size;
+	int err;
+
+	memcpy(&step, from, sizeof(step));
+	for (; p->n < n; p->n++, from += step) {
+		memcpy(&size, from, sizeof(size));
+		if (size != step)
+			return explain(
+				-EINVAL,
+				"fence %u: its member size is %zu, but that of the first %zu", p->n,
+				size, step);
+		err = fence_init(&p->fence[p->n], from, p->n);
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+EXPORT int binpool_free_after(struct binpool *pool, void *ptr, const struct binpool_fence *fences,
+			      size_t n)
+{
+	struct pending *p;
+	struct run *run;
+	int err = pool_enter(pool);
+
+	if (err == -EOWNERDEAD)
+		return 0;
+	if (err)
+		return err;
+	if (!n)
+		return binpool_free(pool, ptr);
+	if (!fences || n > UINT16_MAX)
+		return explain(-EINVAL, "fences is NULL, or more than %u", UINT16_MAX);
+	p = malloc(sizeof(*p) + n * sizeof(p->fence[0]));
+	if (!p)
+		return explain(-ENOMEM, "no memory for %zu fences", n);
+	*p = (struct pending){0};
+	err = fences_init(p, fences, n);
+	if (err) {
+		pending_delete(p);
+		return err;
+	}
+	pool_lock(pool);
+	run = ptr ? buffer_find(pool, ptr, NULL) : NULL;
+	err = run ? note_release(pool, run) : -EINVAL;
+	if (err >= 0) {
+		if (err)
+			note_find(pool, run)->fenced = true;
+		else
+			run_set_state(run, RUN_PENDING);
+		p->run = run;
+		list_append(&pool->fences, p);
+		__atomic_store_n(&pool->fences.count, pool->fences.count + 1, __ATOMIC_RELAXED);
+		pool->fences.bytes += capacity_of(run);
+	}
+	pool_unlock(pool);
+	if (err >= 0) {
+		pool_trace(pool, "free %p: waits for %zu fences", ptr, n);
+		return 0;
+	}
+	if (!ptr)
+		for (uint32_t i = 0; i < p->n; i++)
+			if (p->fence[i].kind == BINPOOL_FENCE_CALLBACK)
+				fence_end(pool, &p->fence[i]);
+	pending_delete(p);
+	return ptr ? -EINVAL : 0;
+}
+
+EXPORT int64_t binpool_poll(struct binpool *pool)
+{
+	uint64_t left;
+	int err = pool_enter(pool);
+
+	if (err)
+		return err;
+	fences_poll(pool, FENCES_PER_CALL);
+	pool_lock(pool);
+	left = pool->fences.count;
+	pool_unlock(pool);
+	return (int64_t)left;
+}
