@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
-# libbinpool, and its parts for OpenCL and io_uring, which are left out where
-# their headers are not installed.
+# libbinpool, and its parts for CUDA, OpenCL and io_uring. The latter two are left out
+# where their headers are not installed; that for CUDA needs nothing to be built.
 
 LIBPOOL_VERSION := 0.1.0
 LIBPOOL_SONAME := 0
@@ -10,7 +10,7 @@ LIBPOOL_OBJ := $(BUILD)/obj/libpool
 # libbinpool links libc only. It stays loaded once loaded: threads and fork
 # handlers may still refer to it.
 LIBPOOL_SRC := $(wildcard libpool/src/*.c)
-LIBPOOL_PARTS := binpool
+LIBPOOL_PARTS := binpool binpool-cuda
 
 have_header = $(shell echo '\#include <$(1)>' | $(CC) -E -x c - >/dev/null 2>&1 && echo yes)
 
@@ -31,6 +31,11 @@ SRC_binpool := $(LIBPOOL_SRC)
 LINK_binpool := -pthread
 DESC_binpool := Binned memory pool over huge, pinnable host memory
 HEADERS_binpool := libpool/include/binpool.h uapi/linux/binpool.h uapi/linux/binpool_bins.h
+SRC_binpool-cuda := $(wildcard libpool/src/cuda/*.c)
+# dlopen is apart in older libcs.
+LINK_binpool-cuda := -ldl
+DESC_binpool-cuda := binpool buffers for CUDA
+HEADERS_binpool-cuda := libpool/include/binpool_cuda.h
 SRC_binpool-opencl := $(wildcard libpool/src/opencl/*.c)
 LINK_binpool-opencl := -lOpenCL
 DESC_binpool-opencl := binpool buffers for OpenCL
@@ -101,7 +106,7 @@ check-lib: lib ## Check that headers, symbol maps and what is exported agree
 	set -e; for part in $(LIBPOOL_PARTS); do \
 		libpool/check-symbols $(LIB)/lib$$part.so libpool/lib$$part.map \
 			libpool/include/$$(echo $$part | sed \
-			's/^binpool$$/binpool.h/;s/^binpool-opencl$$/binpool_cl.h/;s/^binpool-uring$$/binpool_uring.h/'); \
+			's/^binpool$$/binpool.h/;s/^binpool-cuda$$/binpool_cuda.h/;s/^binpool-opencl$$/binpool_cl.h/;s/^binpool-uring$$/binpool_uring.h/'); \
 	done
 
 .PHONY: check-abi renew-abi

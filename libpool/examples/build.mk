@@ -9,7 +9,8 @@ EXAMPLES := $(filter-out $(if $(filter binpool-opencl,$(LIBPOOL_PARTS)),,opencl%
 	$(if $(filter binpool-uring,$(LIBPOOL_PARTS)),,uring%),$(EXAMPLES))
 EXAMPLES_BIN := $(BUILD)/examples
 # Beside libbinpool; liburing's own header is no C11. $* is the example.
-EXAMPLES_LIBS = $(if $(filter opencl%,$*),-lbinpool-opencl -lOpenCL) \
+EXAMPLES_LIBS = $(if $(filter cuda%,$*),-lbinpool-cuda -ldl) \
+	$(if $(filter opencl%,$*),-lbinpool-opencl -lOpenCL) \
 	$(if $(filter uring%,$*),-lbinpool-uring -luring) -lbinpool
 EXAMPLES_CFLAGS = $(if $(filter uring%,$*),-std=gnu11,-std=c11 -Wpedantic) $(WARNINGS) \
 	-Ilibpool/include

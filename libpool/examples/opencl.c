@@ -20,8 +20,10 @@ int main(void)
 	cl_command_queue queue;
 	cl_context context;
 	cl_device_id device;
+	cl_event copied;
 	cl_mem memory;
 	cl_int err;
+	struct binpool_fence fence = {.size = sizeof(fence)};
 	struct binpool *pool;
 	uint64_t id;
 	char *in, *out;
@@ -57,17 +59,28 @@ int main(void)
 	if (clEnqueueWriteBuffer(queue, memory, CL_FALSE, 0, BYTES, out, 0, NULL, NULL) ||
 	    clEnqueueReadBuffer(queue, memory, CL_FALSE, 0, BYTES, in, 0, NULL, NULL))
 		return 1;
-	/* A buffer may be freed when the device is done with it, not before. */
+	/* Nobody gets this one before the queue is through with it. */
+	if (binpool_free_on_cl_queue(pool, out, queue)) {
+		fprintf(stderr, "%s\n", binpool_last_error());
+		return 1;
+	}
 	clFinish(queue);
-	same = !memcmp(in, out, BYTES);
+	same = in[0] == 42 && !memcmp(in, in + 1, BYTES - 1);
 	printf("%zu bytes to the device and back: %s\n", BYTES, same ? "equal" : "different");
-	binpool_free(pool, in);
-	binpool_free(pool, out);
+
+	/* The same with an event of one's own: what comes after it does not matter. */
+	if (clEnqueueWriteBuffer(queue, memory, CL_FALSE, 0, BYTES, in, 0, NULL, &copied) ||
+	    binpool_cl_fence(copied, &fence) || binpool_free_after(pool, in, &fence, 1)) {
+		fprintf(stderr, "%s\n", binpool_last_error());
+		return 1;
+	}
+	clReleaseEvent(copied);
+	clFlush(queue);
 
 	/* The pool may go on without the context. */
 	binpool_remove_registrar(pool, id);
 	clReleaseMemObject(memory);
 	clReleaseCommandQueue(queue);
 	clReleaseContext(context);
-	return binpool_destroy(pool) || !same;
+	return binpool_destroy_wait(pool, 60000) || !same;
 }

@@ -30,6 +30,23 @@ extern "C" {
 int binpool_cl_attach(struct binpool *pool, cl_context context, cl_command_queue queue,
 		      uint64_t *id);
 
+/*
+ * As binpool_free_after, for a buffer that commands already enqueued in @queue may
+ * use: the library enqueues a marker, flushes the queue, and the buffer rests until the
+ * marker is complete. A command that fails has ended, too, and counts in fence_errors.
+ * Errors: as binpool_free_after's; -EIO any other OpenCL error. The buffer is the
+ * caller's still then.
+ */
+int binpool_free_on_cl_queue(struct binpool *pool, void *ptr, cl_command_queue queue);
+
+/*
+ * Fills @out, whose size the caller has set, with a fence for binpool_free_after that
+ * is over when @event is complete or failed. The event is retained until the pool has no
+ * more use for the fence; who does not hand it to a pool calls its release himself. Commands
+ * that nobody has flushed may never run. Errors: -EIO.
+ */
+int binpool_cl_fence(cl_event event, struct binpool_fence *out);
+
 #ifdef __cplusplus
 }
 #endif

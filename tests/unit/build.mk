@@ -7,14 +7,21 @@ UNIT_OBJ := $(BUILD)/obj/tests/unit
 UNIT_BIN := $(BUILD)/tests/unit
 UNIT_ALL := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 # Tests of a part that is left out here are left out with it.
-UNIT_TESTS := $(filter-out $(if $(filter binpool-opencl,$(LIBPOOL_PARTS)),,test_opencl) \
+UNIT_TESTS := $(filter-out $(if $(filter binpool-opencl,$(LIBPOOL_PARTS)),,test_opencl%) \
 	$(if $(filter binpool-uring,$(LIBPOOL_PARTS)),,test_uring),$(UNIT_ALL))
 
 UNIT_CFLAGS = $(USER_CFLAGS) -Ilibpool/src -pthread
 # Whose realloc it lets fail.
 UNIT_LIBS_test_cache_odd := -Wl,--wrap=realloc
+UNIT_LINK_test_cuda := $(LIB)/libbinpool-cuda.a
+# A driver that fails on demand, which is found beside the program and nowhere else.
+UNIT_FAKE := $(UNIT_BIN)/fake/libcuda.so.1
+UNIT_LINK_test_cuda_fake := $(LIB)/libbinpool-cuda.a
+UNIT_LIBS_test_cuda_fake := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/fake'
 UNIT_LINK_test_opencl := $(LIB)/libbinpool-opencl.a
 UNIT_LIBS_test_opencl := -lOpenCL
+UNIT_LINK_test_opencl_queue := $(LIB)/libbinpool-opencl.a
+UNIT_LIBS_test_opencl_queue := -lOpenCL
 UNIT_LINK_test_uring := $(LIB)/libbinpool-uring.a
 UNIT_LIBS_test_uring := -luring
 
@@ -24,6 +31,13 @@ unit: $(UNIT_TESTS:%=$(UNIT_BIN)/%)
 $(UNIT_OBJ)/%.o: tests/unit/%.c
 	@mkdir -p $(@D)
 	$(CC) $(UNIT_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+$(UNIT_FAKE): $(UNIT_OBJ)/fake_cuda.o
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -shared -o $@ $<
+
+$(UNIT_OBJ)/fake_cuda.o: UNIT_CFLAGS += -fPIC
+$(UNIT_BIN)/test_cuda_fake: | $(UNIT_FAKE)
 
 .SECONDEXPANSION:
 $(UNIT_TESTS:%=$(UNIT_BIN)/%): $(UNIT_BIN)/%: $(UNIT_OBJ)/%.o $(UNIT_OBJ)/unit.o \

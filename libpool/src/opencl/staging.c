@@ -8,63 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <binpool_cl.h>
-
-#define EXPORT __attribute__((visibility("default")))
+#include "opencl.h"
 
 struct staging {
 	cl_context context;
 	cl_command_queue queue;
 	cl_ulong max_bytes; /* of one cl_mem on the queue's device */
 };
-
-static const char *cl_name(cl_int err)
-{
-	switch (err) {
-	case CL_DEVICE_NOT_AVAILABLE:
-		return "CL_DEVICE_NOT_AVAILABLE";
-	case CL_MEM_OBJECT_ALLOCATION_FAILURE:
-		return "CL_MEM_OBJECT_ALLOCATION_FAILURE";
-	case CL_OUT_OF_RESOURCES:
-		return "CL_OUT_OF_RESOURCES";
-	case CL_OUT_OF_HOST_MEMORY:
-		return "CL_OUT_OF_HOST_MEMORY";
-	case CL_MAP_FAILURE:
-		return "CL_MAP_FAILURE";
-	case CL_INVALID_VALUE:
-		return "CL_INVALID_VALUE";
-	case CL_INVALID_CONTEXT:
-		return "CL_INVALID_CONTEXT";
-	case CL_INVALID_COMMAND_QUEUE:
-		return "CL_INVALID_COMMAND_QUEUE";
-	case CL_INVALID_HOST_PTR:
-		return "CL_INVALID_HOST_PTR";
-	case CL_INVALID_MEM_OBJECT:
-		return "CL_INVALID_MEM_OBJECT";
-	case CL_INVALID_BUFFER_SIZE:
-		return "CL_INVALID_BUFFER_SIZE";
-	default:
-		return "see CL/cl.h";
-	}
-}
-
-/* Makes the sentence for OpenCL's @err from @call on @bytes; the errno for it. */
-static int cl_explain(const char *call, size_t bytes, cl_int err)
-{
-	char text[256];
-
-	snprintf(text, sizeof(text), "OpenCL: %s on %zu bytes: error %d (%s)", call, bytes, err,
-		 cl_name(err));
-	binpool_set_last_error(text);
-	switch (err) {
-	case CL_MEM_OBJECT_ALLOCATION_FAILURE:
-	case CL_OUT_OF_RESOURCES:
-	case CL_OUT_OF_HOST_MEMORY:
-		return -ENOMEM;
-	default:
-		return -EIO;
-	}
-}
 
 static int attach(void *ctx, const struct binpool_extent *extent, void **cookie)
 {

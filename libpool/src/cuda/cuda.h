@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * The part of the CUDA driver that libbinpool-cuda calls, as its documentation has it.
+ * Private.
+ */
+#ifndef BINPOOL_SRC_CUDA_H
+#define BINPOOL_SRC_CUDA_H
+
+#include <binpool_cuda.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef int CUresult;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+
+#define CUDA_SUCCESS			0
+#define CUDA_ERROR_INVALID_VALUE	1
+#define CUDA_ERROR_OUT_OF_MEMORY	2
+#define CUDA_ERROR_NOT_INITIALIZED	3
+#define CUDA_ERROR_DEINITIALIZED	4
+#define CUDA_ERROR_NO_DEVICE		100
+#define CUDA_ERROR_INVALID_CONTEXT	201
+#define CUDA_ERROR_INVALID_HANDLE	400
+#define CUDA_ERROR_NOT_READY		600
+#define CUDA_ERROR_CONTEXT_IS_DESTROYED 709
+#define CUDA_ERROR_CAPTURE_FIRST	900 /* STREAM_CAPTURE_UNSUPPORTED, and */
+#define CUDA_ERROR_CAPTURE_LAST		908 /* STREAM_CAPTURE_WRONG_THREAD */
+#define CU_EVENT_DISABLE_TIMING		2
+#define CU_STREAM_CAPTURE_MODE_RELAXED	2
+
+/* name, symbol, arguments; those that an older driver may lack are marked. */
+#define CUDA_CALLS(call)                                                                           \
+	call(Init, "cuInit", (unsigned int flags), true) call(                                     \
+		GetErrorName, "cuGetErrorName", (CUresult err, const char **name),                 \
+		true) call(CtxGetCurrent, "cuCtxGetCurrent", (CUcontext * ctx),                    \
+			   true) call(CtxPushCurrent, "cuCtxPushCurrent_v2", (CUcontext ctx),      \
+				      true) call(CtxPopCurrent, "cuCtxPopCurrent_v2",              \
+						 (CUcontext * ctx), true)                          \
+		call(CtxGetId, "cuCtxGetId", (CUcontext ctx, unsigned long long *id), false) call( \
+			EventCreate, "cuEventCreate", (CUevent * event, unsigned int flags), true) \
+			call(EventRecord, "cuEventRecord", (CUevent event, CUstream stream),       \
+			     true) call(EventQuery, "cuEventQuery", (CUevent event), true)         \
+				call(EventDestroy, "cuEventDestroy_v2", (CUevent event), true)     \
+					call(StreamIsCapturing, "cuStreamIsCapturing",             \
+					     (CUstream stream, int *status), true)                 \
+						call(StreamGetCtx, "cuStreamGetCtx",               \
+						     (CUstream stream, CUcontext * ctx), true)     \
+							call(ThreadExchangeStreamCaptureMode,      \
+							     "cuThreadExchangeStreamCaptureMode",  \
+							     (int *mode), true)
+
+struct cuda {
+#define CUDA_MEMBER(name, symbol, arguments, needed) CUresult(*name) arguments;
+	CUDA_CALLS(CUDA_MEMBER)
+#undef CUDA_MEMBER
+};
+
+/* driver.c */
+/* NULL, explained: there is no driver. */
+const struct cuda *cuda_get(void);
+/* Around all other calls: nothing of them is another thread's capture's business. */
+int cuda_enter(const struct cuda *cuda);
+void cuda_leave(const struct cuda *cuda, int mode);
+/* Makes the sentence for CUDA's @err from @call; the errno for it. */
+int cuda_explain(const struct cuda *cuda, const char *call, CUresult err);
+
+#endif /* BINPOOL_SRC_CUDA_H */

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The CUDA driver, loaded when it is first needed. Owns the table of its calls,
+ * which is made once and never changes.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda.h"
+
+static struct cuda driver;
+static char reason[512]; /* that there is none */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void load(void)
+{
+	static const struct {
+		const char *symbol;
+		size_t offset;
+		bool needed;
+	} calls[] = {
+#define CUDA_ENTRY(name, symbol, arguments, needed) {symbol, offsetof(struct cuda, name), needed},
+		CUDA_CALLS(CUDA_ENTRY)
+#undef CUDA_ENTRY
+	};
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	CUresult err;
+
+	if (!library) {
+		snprintf(reason, sizeof(reason),
+			 "CUDA: there is no driver here (%s): libcuda.so.1 comes with it",
+			 dlerror());
+		return;
+	}
+	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+		void *address = dlsym(library, calls[i].symbol);
+
+		if (!address && calls[i].needed) {
+			snprintf(reason, sizeof(reason),
+				 "CUDA: this driver is too old: its libcuda.so.1 has no %s",
+				 calls[i].symbol);
+			return;
+		}
+		memcpy((char *)&driver + calls[i].offset, &address, sizeof(address));
+	}
+	err = driver.Init(0);
+	if (err)
+		snprintf(reason, sizeof(reason), "CUDA: cuInit: error %d", err);
+}
+
+const struct cuda *cuda_get(void)
+{
+	pthread_once(&once, load);
+	if (!*reason)
+		return &driver;
+	binpool_set_last_error(reason);
+	return NULL;
+}
+
+int cuda_enter(const struct cuda *cuda)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	cuda->ThreadExchangeStreamCaptureMode(&mode);
+	return mode;
+}
+
+void cuda_leave(const struct cuda *cuda, int mode)
+{
+	cuda->ThreadExchangeStreamCaptureMode(&mode);
+}
+
+int cuda_explain(const struct cuda *cuda, const char *call, CUresult err)
+{
+	const char *name = NULL;
+	char text[256];
+
+	if (cuda->GetErrorName(err, &name) || !name)
+		name = "unknown";
+	snprintf(text, sizeof(text), "CUDA: %s: error %d (%s)", call, err, name);
+	binpool_set_last_error(text);
+	if (err >= CUDA_ERROR_CAPTURE_FIRST && err <= CUDA_ERROR_CAPTURE_LAST)
+		return -EBUSY;
+	switch (err) {
+	case CUDA_ERROR_OUT_OF_MEMORY:
+		return -ENOMEM;
+	case CUDA_ERROR_INVALID_VALUE:
+	case CUDA_ERROR_INVALID_HANDLE:
+		return -EINVAL;
+	case CUDA_ERROR_NOT_INITIALIZED:
+	case CUDA_ERROR_DEINITIALIZED:
+	case CUDA_ERROR_NO_DEVICE:
+	case CUDA_ERROR_INVALID_CONTEXT:
+	case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+		return -ENODEV;
+	default:
+		return -EIO;
+	}
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Buffers that a CUDA stream is at work on, on a driver that fails as it is told.
+ * What a real one does is test_cuda's.
+ */
+#include "unit.h"
+
+#include <dlfcn.h>
+
+#include <binpool_cuda.h>
+
+#include "fake_cuda.h"
+
+static struct fake_cuda *cuda;
+
+static int find_fake(void **state)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	struct fake_cuda *(*get)(void);
+
+	(void)state;
+	if (!library)
+		return -1;
+	*(void **)&get = dlsym(library, "fake_cuda");
+	if (!get)
+		return -1;
+	cuda = get();
+	return 0;
+}
+
+static void end(struct binpool *pool)
+{
+	check_pool(pool);
+	assert_ok(binpool_destroy(pool));
+	assert_int_equal(cuda->wrong, 0);
+	/* The thread's own mode is as it was. */
+	assert_int_equal(cuda->mode, 0);
+}
+
+/* As many events as were ever in flight, used again. */
+static void events_are_pooled(void **state)
+{
+	enum { DEPTH = 5 };
+	struct CUctx_st ctx = {.id = 11};
+	struct CUstream_st stream = {.ctx = &ctx};
+	struct binpool *pool = thp_pool(64 * MIB);
+	unsigned long created = cuda->created;
+
+	(void)state;
+	for (int round = 0; round < 20; round++) {
+		for (int i = 0; i < DEPTH; i++) {
+			void *p = binpool_alloc(pool, MIB);
+
+			stream.submitted++;
+			assert_ok(binpool_free_on_cuda_stream(pool, p, &stream));
+			assert_int_equal(binpool_free(pool, p), -EINVAL);
+		}
+		assert_int_equal(binpool_poll(pool), DEPTH);
+		stream.finished += 2;
+		assert_int_equal(binpool_poll(pool), DEPTH - 2);
+		stream.finished += DEPTH - 2;
+		assert_int_equal(binpool_poll(pool), 0);
+	}
+	assert_int_equal(cuda->created - created, DEPTH);
+	end(pool);
+}
+
+/* What a graph will do is not known when it is captured. */
+static void captured(void **state)
+{
+	struct CUctx_st ctx = {.id = 12};
+	struct CUstream_st stream = {.ctx = &ctx, .capturing = true};
+	struct binpool *pool = thp_pool(64 * MIB);
+	void *p = binpool_alloc(pool, MIB);
+	unsigned long recorded = cuda->recorded;
+
+	(void)state;
+	assert_int_equal(binpool_free_on_cuda_stream(pool, p, &stream), -EBUSY);
+	assert_error_names("captured");
+	assert_int_equal(cuda->recorded, recorded);
+	assert_int_equal(stats_of(pool).pending_blocks, 0);
+	assert_ok(binpool_free(pool, p));
+	end(pool);
+}
+
+/* Its events go with it and are not asked; another at its address is another. */
+static void context_goes(void **state)
+{
+	struct CUctx_st ctx = {.id = 13};
+	struct CUstream_st stream = {.ctx = &ctx, .submitted = 1};
+	struct binpool *pool = thp_pool(64 * MIB);
+	unsigned long queried;
+
+	(void)state;
+	for (int i = 0; i < 3; i++)
+		assert_ok(binpool_free_on_cuda_stream(pool, binpool_alloc(pool, MIB), &stream));
+	assert_int_equal(binpool_poll(pool), 3);
+	queried = cuda->queried;
+	ctx.id = 0;
+	assert_int_equal(binpool_poll(pool), 0);
+	assert_int_equal(cuda->queried, queried);
+	assert_int_equal(stats_of(pool).fence_errors, 3);
+	ctx.id = 14;
+	assert_ok(binpool_free_on_cuda_stream(pool, binpool_alloc(pool, MIB), &stream));
+	assert_int_equal(binpool_poll(pool), 1);
+	stream.finished = 1;
+	assert_int_equal(binpool_poll(pool), 0);
+	end(pool);
+}
+
+static void errors(void **state)
+{
+	struct CUctx_st ctx = {.id = 15};
+	struct CUstream_st stream = {.ctx = &ctx, .submitted = 1};
+	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool_fence f = {.size = sizeof(f)};
+	unsigned long created;
+	char *p = binpool_alloc(pool, MIB);
+
+	(void)state;
+	created = cuda->created;
+	for (int err = 1; err <= 2; err++) {
+		cuda->record_error = err;
+		assert_int_equal(binpool_free_on_cuda_stream(pool, p, &stream),
+				 err == 1 ? -EINVAL : -ENOMEM);
+		assert_error_names("cuEventRecord");
+	}
+	cuda->record_error = 0;
+	/* The event that was not recorded is there for the next. */
+	assert_int_equal(cuda->created - created, 1);
+	/* No context. */
+	assert_int_equal(binpool_free_on_cuda_stream(pool, p, NULL), -ENODEV);
+	assert_int_equal(binpool_free_on_cuda_stream(NULL, p, &stream), -EINVAL);
+	assert_int_equal(binpool_free_on_cuda_stream(pool, p + 64, &stream), -EINVAL);
+	assert_ok(binpool_free_on_cuda_stream(pool, NULL, &stream));
+	assert_int_equal(binpool_cuda_fence(NULL, &f), -EINVAL);
+	f.size = 0;
+	assert_int_equal(binpool_cuda_fence((struct CUevent_st *)&f, &f), -EINVAL);
+	assert_int_equal(cuda->created - created, 1);
+	/* An error of a kernel before it: it is over, with an error. */
+	assert_ok(binpool_free_on_cuda_stream(pool, p, &stream));
+	cuda->query_error = 719;
+	assert_int_equal(binpool_poll(pool), 0);
+	cuda->query_error = 0;
+	assert_int_equal(stats_of(pool).fence_errors, 1);
+	end(pool);
+}
+
+static void callers_events(void **state)
+{
+	struct CUctx_st ctx = {.id = 16};
+	struct CUstream_st a = {.ctx = &ctx, .submitted = 1}, b = a;
+	struct CUevent_st event[2] = {
+		{.ctx = &ctx, .id = 16, .stream = &a, .ticket = 1},
+		{.ctx = &ctx, .id = 16, .stream = &b, .ticket = 1},
+	};
+	struct binpool_fence f[2] = {{.size = sizeof(f[0])}, {.size = sizeof(f[0])}};
+	struct binpool *pool = thp_pool(64 * MIB);
+
+	(void)state;
+	assert_ok(binpool_cuda_fence(&event[0], &f[0]));
+	assert_ok(binpool_cuda_fence(&event[1], &f[1]));
+	assert_ok(binpool_free_after(pool, binpool_alloc(pool, MIB), f, 2));
+	b.finished = 1;
+	assert_int_equal(binpool_poll(pool), 1);
+	a.finished = 1;
+	assert_int_equal(binpool_poll(pool), 0);
+	end(pool);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(events_are_pooled), cmocka_unit_test(captured),
+		cmocka_unit_test(context_goes),	     cmocka_unit_test(errors),
+		cmocka_unit_test(callers_events),
+	};
+
+	return cmocka_run_group_tests_name("cuda_fake", tests, find_fake, NULL);
+}
