@@ -320,6 +320,16 @@ int binpool_free_held(struct binpool *pool);
 int binpool_stop_holding(struct binpool *pool);
 int binpool_resume_holding(struct binpool *pool);
 
+/*
+ * Gives memory back to the provider that was not used for @age_ms milliseconds or more,
+ * what was not used longest first, until at most @bytes are reserved. 0, 0: all that is
+ * held. Returns how much that was, in bytes. What is held in an extent with a buffer in
+ * use stays, but for what the provider takes back from its end (thp). Of what threads' own caches
+ * hold, the age is counted from the last call that found it unused (a free that took the pool's
+ * lock, or a trim), so that a trim may find some of it only at the second call, @age_ms later.
+ */
+int64_t binpool_trim(struct binpool *pool, uint64_t bytes, uint64_t age_ms);
+
 /* ---- Questions ---------------------------------------------------------- */
 
 /* Size class of @size in this pool. -E2BIG if it has none. */
@@ -413,6 +423,47 @@ const char *binpool_last_error(void);
  * for libraries over this one. Copied; NULL is "".
  */
 void binpool_set_last_error(const char *sentence);
+
+/* state of an address */
+#define BINPOOL_PTR_FREE    0 /* the pool's, but no buffer's */
+#define BINPOOL_PTR_HELD    1 /* in a buffer that is held */
+#define BINPOOL_PTR_ACTIVE  2 /* in a buffer in use */
+#define BINPOOL_PTR_PENDING 3 /* in one that was freed and waits for fences */
+
+#define BINPOOL_UNKNOWN UINT32_MAX
+
+/* What is known of an address. */
+struct binpool_ptr_info {
+	size_t size;
+	struct binpool *pool;
+	void *buffer;	   /* where the buffer starts; NULL: in none */
+	int64_t offset;	   /* of the address in it; below 0: in what alignment left before it */
+	uint64_t bytes;	   /* as asked for; 0 if held */
+	uint64_t capacity; /* usable bytes */
+	uint32_t state;	   /* BINPOOL_PTR_* */
+	uint32_t provider; /* BINPOOL_PROVIDER_* */
+	uint64_t references;
+	void *extent; /* what the provider gave; NULL: the buffer is of size 0 */
+	uint64_t extent_bytes;
+	int32_t extent_fd;	/* file behind it, owned by the pool; -1: none */
+	int32_t node;		/* of the page at the address; -1: unknown */
+	uint64_t extent_offset; /* of the address in the file */
+	/* Smallest page size really mapped around the address now; 0: nothing is mapped. */
+	uint64_t page_bytes;
+	void *run; /* a stretch around the address that is physically contiguous for sure */
+	uint64_t run_bytes;
+	uint32_t locked;	/* 1: cannot be swapped out */
+	uint32_t registrations; /* of the extent; BINPOOL_UNKNOWN in some callbacks */
+	char registrars[128];	/* their names, "opencl,io_uring" */
+	char tag[BINPOOL_TAG_LEN];
+};
+
+/*
+ * All there is to know about any address, in whatever pool of this process; a buffer over
+ * several pools is the outermost's. It reads /proc/self/smaps, waits for provider calls
+ * of that pool, and may be called in callbacks. Errors: -ENOENT no pool's memory.
+ */
+int binpool_query(const void *ptr, struct binpool_ptr_info *out);
 
 /* ---- Registrars --------------------------------------------------------- */
 

@@ -69,6 +69,7 @@ void bins_hold(struct binpool *pool, struct run *run)
 
 	assert_locked(pool);
 	run_set_state(run, RUN_HELD);
+	run->since = pool->stamp;
 	run->list_prev = NULL;
 	run->list_next = bin->head;
 	if (bin->head)

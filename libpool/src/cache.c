@@ -94,11 +94,12 @@ static void magazine_cut(struct cache *c, struct magazine *m, uint32_t n)
 	pool->stats.held_blocks -= n;
 	pool->stats.held_bytes -= n * m->capacity;
 	memmove(m->items, m->items + n, magazine_fill(m->count) * sizeof(*m->items));
+	m->since_count -= n < magazine_fill(m->since_count) ? n : magazine_fill(m->since_count);
 }
 
 /* The @n oldest buffers of a magazine leave: bins_hold() or held_dissolve() is done to each. */
-static void magazine_leave(struct cache *c, struct magazine *m, uint32_t n,
-			   void (*to)(struct binpool *pool, struct run *run))
+void magazine_leave(struct cache *c, struct magazine *m, uint32_t n,
+		    void (*to)(struct binpool *pool, struct run *run))
 {
 	struct run *runs[MAGAZINE_MAX];
 
@@ -146,17 +147,11 @@ static void wait_until_left(const struct cache *c)
 	}
 }
 
-/*
- * Takes everything from all threads' caches, into the bins. They stay revoked, and
- * so out of use, if something is to be cached no more.
- */
-void caches_revoke(struct binpool *pool)
+/* Keeps all threads out of their caches. Locked. */
+void caches_stop(struct binpool *pool)
 {
 	bool unfenced = false;
 
-	assert_locked(pool);
-	if (!pool->caches)
-		return;
 	for (struct cache *c = pool->caches; c; c = c->next) {
 		uint32_t old = __atomic_exchange_n(&c->revoked, revoked(true), __ATOMIC_SEQ_CST);
 
@@ -167,11 +162,28 @@ void caches_revoke(struct binpool *pool)
 	for (struct cache *c = pool->caches; c; c = c->next)
 		wait_until_left(c);
 	caches_settle(pool);
-	for (struct cache *c = pool->caches; c; c = c->next) {
+}
+
+/* Lets threads use their caches, unless something is to be cached no more. Locked. */
+void caches_go(struct binpool *pool)
+{
+	for (struct cache *c = pool->caches; c && !pool->cache_off; c = c->next)
+		__atomic_store_n(&c->revoked, revoked(false), __ATOMIC_RELEASE);
+}
+
+/*
+ * Takes everything from all threads' caches, into the bins. They stay revoked, and
+ * so out of use, if something is to be cached no more.
+ */
+void caches_revoke(struct binpool *pool)
+{
+	assert_locked(pool);
+	if (!pool->caches)
+		return;
+	caches_stop(pool);
+	for (struct cache *c = pool->caches; c; c = c->next)
 		cache_empty(c);
-		if (!pool->cache_off)
-			__atomic_store_n(&c->revoked, revoked(false), __ATOMIC_RELEASE);
-	}
+	caches_go(pool);
 }
 
 /* One reason more, or one less, for caching nothing. */
@@ -181,9 +193,8 @@ void caches_off(struct binpool *pool, bool off)
 	pool->cache_off += off ? 1 : -1u;
 	if (off) {
 		caches_revoke(pool);
-	} else if (!pool->cache_off) {
-		for (struct cache *c = pool->caches; c; c = c->next)
-			__atomic_store_n(&c->revoked, revoked(false), __ATOMIC_RELEASE);
+	} else {
+		caches_go(pool);
 	}
 }
 

@@ -42,6 +42,8 @@ struct magazine {
 	uint64_t settled;      /* count, as the pool's counters have it */
 	struct magazine *next; /* of those in use, of this cache */
 	uint64_t decayed;      /* count when caches_decay() last looked */
+	uint64_t since;	       /* when it was looked at: coarse_ns() */
+	uint64_t since_count;  /* count then: what was in it is if nothing was taken out */
 };
 
 struct cache {
@@ -195,6 +197,13 @@ full:
 	return false;
 }
 
+/* Starts to count how long what is in a magazine is not used. Locked; its owner is outside. */
+static inline void magazine_look(struct magazine *m, uint64_t now)
+{
+	m->since = now;
+	m->since_count = m->count;
+}
+
 /* cache.c */
 int caches_init(struct binpool *pool, const struct binpool_options *o);
 void caches_fini(struct binpool *pool);
@@ -204,6 +213,10 @@ void cache_refill(struct cache *c, uint32_t bin);
 bool bins_have_room(struct binpool *pool, uint64_t capacity);
 void caches_settle(struct binpool *pool);
 void caches_revoke(struct binpool *pool);
+void caches_stop(struct binpool *pool);
+void caches_go(struct binpool *pool);
+void magazine_leave(struct cache *c, struct magazine *m, uint32_t n,
+		    void (*to)(struct binpool *pool, struct run *run));
 void caches_off(struct binpool *pool, bool off);
 void caches_before_fork(void);
 void caches_after_fork(bool child);

@@ -399,6 +399,8 @@ void dissolve(struct binpool *pool, struct run *run)
 	}
 	if (!--run->extent->buffers)
 		extent_set_empty(pool, run->extent, true);
+	if (!upper || (!upper->next && run_state(upper) == RUN_FREE))
+		run->extent->since = pool->stamp;
 	if (upper && run_state(upper) == RUN_FREE) {
 		run->bytes += upper->bytes;
 		run->clean = run->clean && upper->clean;

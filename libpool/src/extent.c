@@ -158,6 +158,7 @@ void extent_link(struct binpool *pool, struct extent *e)
 	count_reserved(pool, e->bytes);
 	pool->stats.extents++;
 	list_add(&pool->extents, &pool->extents_last, e);
+	pool->stamp = coarse_ns();
 	extent_set_empty(pool, e, true);
 	runs_start(pool, e);
 }
@@ -170,6 +171,7 @@ void extent_link_more(struct binpool *pool, struct extent *e, const struct exten
 	e->locked_bytes += piece->locked_bytes;
 	e->node = e->node == piece->node ? e->node : -1;
 	e->page_bytes = 0;
+	e->since = pool->stamp = coarse_ns();
 	runs_extend(pool, e, piece->bytes);
 }
 
@@ -179,6 +181,7 @@ void extent_set_empty(struct binpool *pool, struct extent *e, bool empty)
 	if (e->is_void)
 		return;
 	if (empty) {
+		e->since = pool->stamp;
 		e->empty_prev = NULL;
 		e->empty_next = pool->empty;
 		if (e->empty_next)
@@ -194,16 +197,21 @@ void extent_set_empty(struct binpool *pool, struct extent *e, bool empty)
 		e->empty_next->empty_prev = e->empty_prev;
 }
 
-/* Takes an extent without buffers out of the pool; its bytes are pending then. Locked, in turn. */
-static struct extent *unlink_empty(struct binpool *pool)
+/*
+ * Takes an extent out of the pool that is without buffers since @before or longer; its
+ * bytes are pending then. Locked, in turn.
+ */
+static struct extent *unlink_empty(struct binpool *pool, uint64_t before)
 {
 	struct extent *e = pool->empty;
 
 	assert_locked(pool);
-	if (!e) {
+	if (!e)
 		pool->give_back = false;
+	while (e && e->since > before)
+		e = e->empty_next;
+	if (!e)
 		return NULL;
-	}
 	assert(!e->buffers && run_state(e->first) == RUN_FREE && !e->first->next);
 	extent_set_empty(pool, e, false);
 	run_delete(pool, e->first);
@@ -215,21 +223,28 @@ static struct extent *unlink_empty(struct binpool *pool)
 	return e;
 }
 
-/* Gives the extents without buffers back to the provider. In turn. */
-void extents_give_back(struct binpool *pool)
+/*
+ * Gives extents without buffers back to the provider, those that have none since
+ * @before, until at most @keep bytes are reserved. How much that was. In turn.
+ */
+uint64_t extents_give_back_some(struct binpool *pool, uint64_t keep, uint64_t before)
 {
+	uint64_t given = 0;
+
 	assert_turn(pool);
 	for (;;) {
-		struct extent *e;
+		struct extent *e = NULL;
 		uint64_t bytes, start;
 
 		pool_lock(pool);
-		e = unlink_empty(pool);
+		if (pool->stats.reserved_bytes > keep || !keep)
+			e = unlink_empty(pool, before);
 		pool_unlock(pool);
 		if (!e)
-			return;
+			return given;
 
 		bytes = e->bytes;
+		given += bytes;
 		start = now_ns();
 		extent_unget(pool, e);
 		pool_lock(pool);
@@ -239,15 +254,28 @@ void extents_give_back(struct binpool *pool)
 	}
 }
 
-/* Takes what is free at the end of an extent out of it, as unlink_empty(). 0: nothing is. */
-static uint64_t cut_tail(struct binpool *pool, struct extent *e)
+void extents_give_back(struct binpool *pool)
 {
-	uint64_t bytes;
+	extents_give_back_some(pool, 0, UINT64_MAX);
+}
+
+/*
+ * Takes what is free at the end of an extent out of it, as unlink_empty(), as far as
+ * more than @keep bytes are reserved. 0: nothing is, or not since @before.
+ */
+static uint64_t cut_tail(struct binpool *pool, struct extent *e, uint64_t keep, uint64_t before)
+{
+	const uint64_t unit = pool->provider.unit;
+	uint64_t bytes, more;
 
 	assert_locked(pool);
-	if (!e->buffers || e->attachments || run_state(e->last) != RUN_FREE)
+	if (!e->buffers || e->attachments || run_state(e->last) != RUN_FREE || e->since > before ||
+	    pool->stats.reserved_bytes <= keep)
 		return 0;
-	bytes = e->last->bytes & ~(pool->provider.unit - 1);
+	more = round_up(pool->stats.reserved_bytes - keep, unit);
+	bytes = e->last->bytes & ~(unit - 1);
+	if (more)
+		bytes = u64_min(bytes, more);
 	if (!bytes)
 		return 0;
 	runs_cut(pool, e, bytes);
@@ -257,20 +285,26 @@ static uint64_t cut_tail(struct binpool *pool, struct extent *e)
 	return bytes;
 }
 
-/* Gives back what is free at the ends of extents, where that can be done in place. In turn. */
-void extents_shrink(struct binpool *pool)
+/*
+ * Gives back what is free since @before at the ends of extents, where that can be done in
+ * place, until at most @keep bytes are reserved. How much that was. In turn.
+ */
+uint64_t extents_shrink(struct binpool *pool, uint64_t keep, uint64_t before)
 {
+	uint64_t given = 0;
+
 	assert_turn(pool);
 	if (!pool->provider.ops->shrink)
-		return;
+		return 0;
 	for (struct extent *e = pool->extents; e; e = e->next) {
 		uint64_t bytes, start;
 
 		pool_lock(pool);
-		bytes = cut_tail(pool, e);
+		bytes = cut_tail(pool, e, keep, before);
 		pool_unlock(pool);
 		if (!bytes)
 			continue;
+		given += bytes;
 		start = now_ns();
 		pool->provider.ops->shrink(&pool->provider, e, bytes);
 		pool_lock(pool);
@@ -279,6 +313,7 @@ void extents_shrink(struct binpool *pool)
 		pool->stats.extent_free_ns += now_ns() - start;
 		pool_unlock(pool);
 	}
+	return given;
 }
 
 /*

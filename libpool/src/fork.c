@@ -65,11 +65,11 @@ int fork_watch(struct binpool *pool)
 	return err ? explain(err, "no memory for a fork handler") : 0;
 }
 
-void pools_each(void (*fn)(struct binpool *pool))
+void pools_each(void (*fn)(struct binpool *pool, void *arg), void *arg)
 {
 	pthread_mutex_lock(&pools_lock);
 	for (struct binpool *pool = pools; pool; pool = pool->pools_next)
-		fn(pool);
+		fn(pool, arg);
 	pthread_mutex_unlock(&pools_lock);
 }
 

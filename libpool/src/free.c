@@ -58,7 +58,10 @@ static bool hold(struct binpool *pool, struct cache *c, struct run *run)
 		if (!c || run->bin - pool->cache_bin >= pool->cache_bins ||
 		    !cache_make_room(c, run->bin, run->bytes))
 			return false;
-		return cache_push(c, run, run->ptr, run->bin - pool->cache_bin);
+		if (!cache_push(c, run, run->ptr, run->bin - pool->cache_bin))
+			return false;
+		magazine_look(&c->magazines[run->bin - pool->cache_bin], pool->stamp);
+		return true;
 	}
 	deactivate(pool, run);
 	bins_hold(pool, run);
@@ -85,6 +88,7 @@ static void active_dissolve(struct binpool *pool, struct run *run)
 void buffer_return(struct binpool *pool, struct run *run)
 {
 	assert_locked(pool);
+	pool->stamp = coarse_ns();
 	if (pool->stats.holding && !run->extent->is_void && bins_have_room(pool, run->bytes)) {
 		deactivate(pool, run);
 		bins_hold(pool, run);
@@ -105,6 +109,7 @@ void release_run(struct binpool *pool, struct cache *c, struct run *run)
 	const char *ptr = run->ptr;
 
 	assert_locked(pool);
+	pool->stamp = coarse_ns();
 	held = hold(pool, c, run);
 	if (!held)
 		active_dissolve(pool, run);
@@ -112,6 +117,7 @@ void release_run(struct binpool *pool, struct cache *c, struct run *run)
 	/* Who has more to do here is counted, so that destroy_wait waits for him. */
 	linger = settle || pool->flags & BINPOOL_POOL_VERBOSE;
 	pool->leaving += linger;
+	/* The pool may be destroyed as soon as the lock is let go. */
 	wake_idle(pool);
 	pool_unlock(pool);
 	if (!linger)
@@ -120,10 +126,7 @@ void release_run(struct binpool *pool, struct cache *c, struct run *run)
 	pool_trace(pool, "free %p: %s", (const void *)ptr, held ? "held" : "dissolved");
 	if (settle)
 		extents_settle(pool);
-	pool_lock(pool);
-	pool->leaving--;
-	wake_idle(pool);
-	pool_unlock(pool);
+	pool_unpin(pool);
 }
 
 static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *ptr,
@@ -249,7 +252,7 @@ static int free_held(struct binpool *pool, bool stop)
 	bins_trim(pool);
 	pool_unlock(pool);
 	extents_give_back(pool);
-	extents_shrink(pool);
+	extents_shrink(pool, 0, UINT64_MAX);
 	turn_give(pool);
 	extents_settle(pool);
 	pool_trace(pool, stop ? "stop_holding" : "free_held");

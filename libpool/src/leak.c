@@ -57,7 +57,7 @@ static void add_extents(struct binpool *pool, const struct extent *e, struct sna
 	}
 }
 
-/* All buffers in use. -ENOMEM. */
+/* All buffers in use; those that only wait for fences are not. -ENOMEM. */
 static int take_snapshot(struct binpool *pool, struct snapshot *s)
 {
 	uint64_t n;
@@ -77,7 +77,7 @@ static int take_snapshot(struct binpool *pool, struct snapshot *s)
 	}
 	caches_off(pool, false);
 	pool_unlock(pool);
-	if (s->n == n)
+	if (!n || (s->leaks && s->tags))
 		return 0;
 	free(s->leaks);
 	free(s->tags);
@@ -213,11 +213,12 @@ EXPORT int binpool_leaks(struct binpool *pool, uint32_t format, char *buf, size_
 }
 
 /* Writes what is in use to stderr, if the pool asks for it. */
-void leaks_tell(struct binpool *pool)
+void leaks_tell(struct binpool *pool, void *unused)
 {
 	size_t size = 0;
 	char *text;
 
+	(void)unused;
 	if (!(pool->flags & BINPOOL_POOL_LEAKS) || pool->dead)
 		return;
 	text = report(pool, BINPOOL_REPORT_TABLE, &size);
@@ -228,7 +229,7 @@ void leaks_tell(struct binpool *pool)
 
 static void tell_all(void)
 {
-	pools_each(leaks_tell);
+	pools_each(leaks_tell, NULL);
 }
 
 /* Sees to it that the end of the process tells of pools that were not destroyed. -ENOMEM. */

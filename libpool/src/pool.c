@@ -35,6 +35,14 @@ int callback_errno(int err)
 	return err < 0 && err >= -errno_max ? err : -EIO;
 }
 
+bool callback_of(const struct binpool *pool)
+{
+	for (struct callback *c = callbacks; c; c = c->outer)
+		if (c->pool == pool)
+			return true;
+	return false;
+}
+
 int pool_enter(const struct binpool *pool)
 {
 	if (!pool)
@@ -42,10 +50,8 @@ int pool_enter(const struct binpool *pool)
 	if (pool->dead)
 		return explain(-EOWNERDEAD, "pool %s is the parent process's: make one here",
 			       pool->name);
-	for (struct callback *c = callbacks; c; c = c->outer)
-		if (c->pool == pool)
-			return explain(-EDEADLK, "pool %s is used by a callback of its own",
-				       pool->name);
+	if (callback_of(pool))
+		return explain(-EDEADLK, "pool %s is used by a callback of its own", pool->name);
 	return 0;
 }
 
@@ -231,6 +237,14 @@ EXPORT int binpool_create(struct binpool **out, const struct binpool_options *op
 	return 0;
 }
 
+void pool_unpin(struct binpool *pool)
+{
+	pool_lock(pool);
+	pool->leaving--;
+	wake_idle(pool);
+	pool_unlock(pool);
+}
+
 bool pool_wait(struct binpool *pool, uint64_t end)
 {
 	const uint64_t ns_per_s = 1000000000u;
@@ -285,7 +299,7 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 		caches_off(pool, false);
 		pool_unlock(pool);
 		if (active) {
-			leaks_tell(pool);
+			leaks_tell(pool, NULL);
 			return explain(-EBUSY,
 				       "pool %s: %llu buffers are in use, %llu of them only wait "
 				       "for fences",
@@ -297,6 +311,13 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 			return err;
 	}
 	fork_unwatch(pool);
+	if (!pool->dead) {
+		/* Who found it by an address of its memory. */
+		pool_lock(pool);
+		while (pool->leaving)
+			pool_wait(pool, UINT64_MAX);
+		pool_unlock(pool);
+	}
 	caches_fini(pool);
 	if (!pool->dead) {
 		pthread_cond_destroy(&pool->idle);

@@ -113,6 +113,7 @@ struct run {
 	struct run *list_prev, *list_next; /* in its frame's list if free, or in a bin */
 	struct run *prev, *next;	   /* neighbours in the extent, if not in a slab */
 	struct run *hash_next;		   /* buffers: pool->lookup */
+	uint64_t since;			   /* held in a bin; see pool->stamp */
 } __attribute__((aligned(64)));
 
 /*
@@ -206,6 +207,7 @@ struct extent {
 	uint64_t buffers;    /* active and held */
 	bool is_void;	     /* addresses only, for buffers of size 0 */
 	bool measuring;	     /* extents_measure's */
+	uint64_t since;	     /* its end, or all of it, is free; see pool->stamp */
 	int fd;		     /* file behind all of it, -1: none or several */
 	int32_t node;	     /* -1: unknown or several */
 	uint64_t runs;	     /* physically contiguous runs, 0: unknown */
@@ -286,6 +288,8 @@ uint64_t meminfo_bytes(int32_t node, const char *field);
 uint64_t page_size(void);
 uint64_t pmd_size(void);
 bool can_lock_memory(void);
+/* Page size really mapped at @ptr, 0: nothing is. */
+uint64_t mapped_page(const void *ptr);
 /* Page size really mapped, of each extent of the pool that is not known yet. In turn. */
 void extents_measure(struct binpool *pool);
 
@@ -350,7 +354,7 @@ struct binpool {
 	pthread_mutex_t lock;
 	const void *lock_holder;
 	pthread_cond_t idle; /* active_blocks and leaving became 0, or as waiters wants it */
-	uint64_t leaving;    /* threads that freed a buffer and still give back extents */
+	uint64_t leaving;    /* threads in a call that need the pool, though not a buffer */
 	uint64_t waiters;    /* threads that wait on idle for any buffer to be freed */
 	struct fences fences;
 	struct extent *extents, *extents_last; /* the oldest first */
@@ -367,6 +371,7 @@ struct binpool {
 	uint64_t cache_credit; /* what all caches may hold */
 	uint64_t binned_bytes; /* capacity of what is held in bins */
 	uint64_t largest;      /* capacity of the largest buffer in use, now or lately */
+	uint64_t stamp;	       /* since when what is held now is not used; coarse_ns() */
 	struct note **notes;   /* by run */
 	uint64_t notes_size;   /* a power of two */
 	uint64_t notes_count;
@@ -383,6 +388,10 @@ void pool_unlock(struct binpool *pool);
 void turn_take(struct binpool *pool);
 bool turn_try(struct binpool *pool);
 void turn_give(struct binpool *pool);
+/* Whether this thread is in a callback of the pool's. */
+bool callback_of(const struct binpool *pool);
+/* One thread less that needs the pool: see leaving. No lock is held. */
+void pool_unpin(struct binpool *pool);
 /* Something that is the calling thread's alone. */
 const void *thread_self(void);
 uint64_t now_ns(void);
@@ -402,6 +411,11 @@ static inline bool holds(const void *const *holder)
 static inline void assert_locked(const struct binpool *pool)
 {
 	assert(holds(&pool->lock_holder));
+}
+
+static inline bool turn_is_mine(const struct binpool *pool)
+{
+	return holds(&pool->turn_holder);
 }
 
 static inline void assert_turn(const struct binpool *pool)
@@ -427,7 +441,7 @@ void callback_leave(struct callback *c);
 int fork_watch(struct binpool *pool);
 void fork_unwatch(struct binpool *pool);
 /* Calls @fn with every pool, the newest first; none can be destroyed meanwhile. */
-void pools_each(void (*fn)(struct binpool *pool));
+void pools_each(void (*fn)(struct binpool *pool, void *arg), void *arg);
 
 /* options.c */
 /*
@@ -500,7 +514,8 @@ int extent_extend(struct binpool *pool, struct extent *e, uint64_t more, struct 
 		  bool *shortage);
 void extent_link_more(struct binpool *pool, struct extent *e, const struct extent *piece);
 void extents_give_back(struct binpool *pool);
-void extents_shrink(struct binpool *pool);
+uint64_t extents_shrink(struct binpool *pool, uint64_t keep, uint64_t before);
+uint64_t extents_give_back_some(struct binpool *pool, uint64_t keep, uint64_t before);
 void extents_settle(struct binpool *pool);
 int void_grow(struct binpool *pool, uint64_t align);
 void voids_fini(struct binpool *pool);
@@ -545,8 +560,11 @@ bool note_tidy(struct binpool *pool, struct note *note);
 int note_release(struct binpool *pool, struct run *run);
 void notes_fini(struct binpool *pool);
 
+/* trim.c: a cheap clock, which goes on with the system's ticks. */
+uint64_t coarse_ns(void);
+
 /* leak.c; no lock is held. */
-void leaks_tell(struct binpool *pool);
+void leaks_tell(struct binpool *pool, void *unused);
 int leaks_watch(const struct binpool *pool);
 
 /* free.c */

@@ -172,12 +172,16 @@ struct mapping {
 	uint64_t there; /* bytes mapped */
 };
 
+/* The smallest page that it is really mapped by. */
+static uint64_t mapping_page(const struct mapping *m)
+{
+	return m->page < pmd_size() && m->huge && m->huge == m->there ? pmd_size() : m->page;
+}
+
 static void measure(struct binpool *pool, const struct mapping *m)
 {
-	uint64_t page = m->page;
+	uint64_t page = mapping_page(m);
 
-	if (page < pmd_size() && m->huge && m->huge == m->there)
-		page = pmd_size();
 	for (struct extent *e = pool->extents; e; e = e->next) {
 		uint64_t base = (uint64_t)(uintptr_t)e->base;
 
@@ -236,4 +240,31 @@ void extents_measure(struct binpool *pool)
 	pool_unlock(pool);
 	free(line);
 	fclose(f);
+}
+
+uint64_t mapped_page(const void *ptr)
+{
+	FILE *f = fopen("/proc/self/smaps", "re");
+	const uint64_t at = (uintptr_t)ptr;
+	unsigned long long start, end;
+	struct mapping m = {0};
+	char *line = NULL;
+	size_t size = 0;
+
+	if (!f)
+		return 0;
+	while (getline(&line, &size, f) > 0) {
+		if (sscanf(line, "%llx-%llx ", &start, &end) != 2)
+			read_field(&m, line);
+		else if (at >= m.start && at < m.end)
+			break;
+		else
+			m = (struct mapping){.start = start, .end = end};
+	}
+	free(line);
+	fclose(f);
+	/* What is resident of hugetlb pages is not told as such. */
+	if (at < m.start || at >= m.end || (m.page < pmd_size() && !m.there))
+		return 0;
+	return mapping_page(&m);
 }

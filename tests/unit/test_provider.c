@@ -91,6 +91,7 @@ static void check_memory(struct binpool *pool)
 {
 	struct binpool_alloc_opts o = {.size = sizeof(o), .bytes = 12 * MIB};
 	struct binpool_buf buf = {.size = sizeof(buf)};
+	struct binpool_ptr_info info = {.size = sizeof(info)};
 	struct binpool_stats s;
 	void *aligned;
 
@@ -101,6 +102,12 @@ static void check_memory(struct binpool *pool)
 	memset(buf.ptr, 0x5a, 12 * MIB);
 	assert_true(buf.capacity >= 12 * MIB);
 	assert_int_equal((uintptr_t)buf.ptr % pmd_size(), 0);
+	assert_ok(binpool_query((char *)buf.ptr + 5 * MIB, &info));
+	assert_ptr_equal(info.buffer, buf.ptr);
+	assert_int_equal(info.page_bytes, pmd_size());
+	assert_int_equal(info.extent_fd, buf.extent_fd);
+	assert_int_equal(info.extent_offset, buf.extent_fd < 0 ? 0 : buf.extent_offset + 5 * MIB);
+	assert_in_range(info.run_bytes, pmd_size(), info.extent_bytes);
 
 	s = stats_of(pool);
 	assert_int_equal(s.page_bytes, pmd_size());

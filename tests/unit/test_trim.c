@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Memory that was not used for a while goes back: by age, by amount, while threads use
+ * the pool, and until the kernel has it.
+ */
+#include "unit.h"
+
+#include <time.h>
+
+#include "pool.h"
+
+static void pause_ms(uint32_t ms)
+{
+	const struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l};
+
+	nanosleep(&t, NULL);
+}
+
+/* All that is held goes, whether in caches, bins or slabs; nothing in use does. */
+static void everything(void **state)
+{
+	struct counter c = COUNTER_INIT;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct binpool *pool =
+			i ? real_pool(64 * MIB) : counter_pool(&c, BINPOOL_CLASSES_TIGHT, 0);
+		struct binpool_stats s;
+		struct rng r = rng_make();
+		void *p[100], *kept = binpool_alloc(pool, 100);
+		int64_t freed;
+
+		memset(p, 0, sizeof(p));
+		for (int j = 0; j < 100; j++)
+			assert_non_null(p[j] = binpool_alloc(pool, 1 + rng_size(&r, 19)));
+		assert_ok(binpool_free_bulk(pool, 100, p));
+		s = stats_of(pool);
+		freed = binpool_trim(pool, 0, 0);
+		assert_ok((int)freed);
+		check_pool(pool);
+		assert_int_equal(stats_of(pool).reserved_bytes, s.reserved_bytes - (uint64_t)freed);
+		assert_int_equal(stats_of(pool).active_blocks, 1);
+		assert_int_equal(stats_of(pool).extents, 1);
+		assert_ok(binpool_free(pool, kept));
+		assert_true(binpool_trim(pool, 0, 0) > 0);
+		assert_int_equal(stats_of(pool).reserved_bytes, 0);
+		assert_int_equal(binpool_trim(pool, 0, 0), 0);
+		check_pool(pool);
+		assert_ok(binpool_destroy(pool));
+	}
+	assert_int_equal(c.bytes, 0);
+}
+
+/* No more than asked for, and what was not used for longest. */
+static void by_amount(void **state)
+{
+	struct counter c = COUNTER_INIT;
+	struct binpool *pool = counter_pool(&c, BINPOOL_CLASSES_TIGHT, 0);
+	void *p[8];
+
+	(void)state;
+	for (int i = 0; i < 8; i++)
+		p[i] = binpool_alloc(pool, MIB + (uint64_t)i * 128 * KIB);
+	for (int i = 0; i < 8; i++) {
+		assert_ok(binpool_free(pool, p[i]));
+		pause_ms(12);
+	}
+	/* The first is 1 MiB, the second a little more. */
+	assert_int_equal(binpool_trim(pool, UINT64_MAX, 0), 0);
+	assert_int_equal(binpool_trim(pool, c.bytes - 1, 0), MIB);
+	assert_int_equal(binpool_trim(pool, c.bytes - MIB, 0), MIB + 128 * KIB);
+	assert_int_equal(stats_of(pool).held_blocks, 6);
+	assert_int_equal(stats_of(pool).reserved_bytes, c.bytes);
+	assert_ptr_equal(binpool_alloc(pool, MIB + 256 * KIB), p[2]);
+	assert_true(binpool_trim(pool, 0, 0) > 5 * (int64_t)MIB);
+	assert_int_equal(c.bytes, MIB + 256 * KIB);
+	assert_ok(binpool_free(pool, p[2]));
+	check_pool(pool);
+	assert_ok(binpool_destroy(pool));
+}
+
+/* What was used lately stays: in bins, in caches, as empty extents. */
+static void by_age(void **state)
+{
+	const uint64_t age = 60;
+	struct counter c = COUNTER_INIT;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct binpool *pool =
+			i ? real_pool(0) : counter_pool(&c, BINPOOL_CLASSES_TIGHT, 0);
+		void *new = binpool_alloc(pool, 40 * MIB), *old = binpool_alloc(pool, 32 * MIB);
+		uint64_t reserved;
+		bool early;
+
+		assert_true(old && new);
+		assert_ok(binpool_free(pool, old));
+		early = binpool_trim(pool, 0, 3600000) == 0;
+		assert_true(early);
+		pause_ms(2 * (uint32_t)age);
+		assert_ok(binpool_free(pool, new));
+		reserved = stats_of(pool).reserved_bytes;
+		/* A slow machine may make the second one old as well. */
+		assert_in_range(binpool_trim(pool, 0, age), 32 * MIB, reserved);
+		check_pool(pool);
+		if (stats_of(pool).reserved_bytes)
+			assert_int_equal(stats_of(pool).reserved_bytes, reserved - 32 * MIB);
+		pause_ms(2 * (uint32_t)age);
+		binpool_trim(pool, 0, age);
+		assert_int_equal(stats_of(pool).reserved_bytes, 0);
+		check_pool(pool);
+		assert_int_equal(binpool_trim(pool, 0, UINT64_MAX), 0);
+		assert_ok(binpool_destroy(pool));
+	}
+}
+
+/* What goes round in a cache is not old, though the pool's lock is never taken for it. */
+static void busy_cache(void **state)
+{
+	struct binpool *pool = real_pool(0);
+	void *p = binpool_alloc(pool, MIB);
+	uint64_t allocs, start;
+
+	(void)state;
+	assert_ok(binpool_free(pool, p));
+	for (int round = 0; round < 4; round++) {
+		start = now_ns();
+		do
+			assert_ok(binpool_free(pool, binpool_alloc(pool, MIB)));
+		while (now_ns() < start + 20000000);
+		/* What else the extent has may go. */
+		assert_true(binpool_trim(pool, 0, 10) >= 0);
+		assert_int_equal(binpool_held_blocks(pool), 1);
+	}
+	allocs = stats_of(pool).allocs;
+	assert_ok(binpool_free(pool, binpool_alloc(pool, MIB)));
+	assert_int_equal(stats_of(pool).allocs, allocs);
+	/* Left alone it is: looked at by the trims before. */
+	binpool_trim(pool, 0, 10);
+	pause_ms(30);
+	assert_true(binpool_trim(pool, 0, 10) > 0);
+	assert_int_equal(stats_of(pool).reserved_bytes, 0);
+	assert_ok(binpool_destroy(pool));
+}
+
+/* Bytes that the kernel has free, and those that it keeps for each processor. */
+static uint64_t kernel_free(void)
+{
+	FILE *f = fopen("/proc/zoneinfo", "re");
+	unsigned long long pages, sum = 0;
+	char line[256];
+
+	assert_non_null(f);
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, " nr_free_pages %llu", &pages) == 1 ||
+		    sscanf(line, " count: %llu", &pages) == 1)
+			sum += pages;
+	fclose(f);
+	return sum * page_size();
+}
+
+/* The kernel has the memory again. */
+static void kernel_has_it(void **state)
+{
+	const uint64_t bytes = 64 * MIB;
+	struct binpool *pool = thp_pool(0);
+	uint64_t with, without;
+	bool seen = false;
+	void *p;
+
+	(void)state;
+	/* Others use memory too: it has to show once. */
+	for (int i = 0; i < 50 && !seen; i++) {
+		p = binpool_alloc(pool, bytes);
+		assert_non_null(p);
+		assert_ok(binpool_free(pool, p));
+		with = kernel_free();
+		assert_in_range(binpool_trim(pool, 0, 0), bytes, 2 * bytes);
+		without = kernel_free();
+		seen = without > with && without - with > bytes / 2;
+	}
+	assert_true(seen);
+	assert_ok(binpool_destroy(pool));
+}
+
+/* One thread allocates, another frees, a third gives back what is held, a fourth trims. */
+struct belt {
+	struct binpool *pool;
+	void *slot[64];
+	bool stop;
+	uint64_t n;
+};
+
+static void *allocates(void *arg)
+{
+	struct belt *b = arg;
+	struct rng r = {1};
+	void *wrong = NULL;
+
+	for (uint64_t i = 0; i < b->n && !wrong; i++) {
+		uint64_t size = 1 + rng_size(&r, 21);
+		char *p = binpool_alloc(b->pool, size);
+
+		if (!p) {
+			wrong = "no buffer";
+			break;
+		}
+		p[0] = p[size - 1] = (char)size;
+		while (__atomic_load_n(&b->slot[i % 64], __ATOMIC_ACQUIRE))
+			pause_ms(0);
+		__atomic_store_n(&b->slot[i % 64], p, __ATOMIC_RELEASE);
+	}
+	return wrong;
+}
+
+static void *frees(void *arg)
+{
+	struct belt *b = arg;
+
+	for (uint64_t i = 0; i < b->n; i++) {
+		void *p;
+
+		while (!(p = __atomic_load_n(&b->slot[i % 64], __ATOMIC_ACQUIRE)))
+			pause_ms(0);
+		if (binpool_free(b->pool, p))
+			return "a free failed";
+		__atomic_store_n(&b->slot[i % 64], NULL, __ATOMIC_RELEASE);
+	}
+	return NULL;
+}
+
+static void *gives_back(void *arg)
+{
+	struct belt *b = arg;
+
+	while (!__atomic_load_n(&b->stop, __ATOMIC_RELAXED)) {
+		if (binpool_free_held(b->pool))
+			return "free_held failed";
+		pause_ms(1);
+	}
+	return NULL;
+}
+
+static void *trims(void *arg)
+{
+	struct belt *b = arg;
+	uint64_t i = 0;
+
+	while (!__atomic_load_n(&b->stop, __ATOMIC_RELAXED)) {
+		if (binpool_trim(b->pool, i % 3 * 4 * MIB, i % 4) < 0)
+			return "trim failed";
+		i++;
+		pause_ms(1);
+	}
+	return NULL;
+}
+
+static void while_others_run(void **state)
+{
+	void *(*const work[])(void *) = {allocates, frees, gives_back, trims};
+	struct counter c = COUNTER_INIT;
+
+	(void)state;
+	c.real = true;
+	for (int i = 0; i < 2; i++) {
+		struct belt b = {.n = rounds(5000)};
+		pthread_t thread[4];
+		void *wrong[4];
+
+		b.pool = i ? real_pool(0) : counter_pool(&c, BINPOOL_CLASSES_TIGHT, 0);
+		for (int j = 0; j < 4; j++)
+			assert_int_equal(pthread_create(&thread[j], NULL, work[j], &b), 0);
+		for (int j = 0; j < 4; j++) {
+			if (j == 2)
+				__atomic_store_n(&b.stop, true, __ATOMIC_RELAXED);
+			assert_int_equal(pthread_join(thread[j], &wrong[j]), 0);
+		}
+		for (int j = 0; j < 4; j++)
+			if (wrong[j])
+				fail_msg("%s", (char *)wrong[j]);
+		check_pool(b.pool);
+		assert_int_equal(stats_of(b.pool).active_blocks, 0);
+		assert_true(binpool_trim(b.pool, 0, 0) >= 0);
+		assert_int_equal(stats_of(b.pool).reserved_bytes, 0);
+		assert_ok(binpool_destroy(b.pool));
+	}
+	assert_int_equal(c.bytes, 0);
+}
+
+static void bad_arguments(void **state)
+{
+	(void)state;
+	assert_int_equal(binpool_trim(NULL, 0, 0), -EINVAL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(everything),	 cmocka_unit_test(by_amount),
+		cmocka_unit_test(by_age),	 cmocka_unit_test(busy_cache),
+		cmocka_unit_test(kernel_has_it), cmocka_unit_test(while_others_run),
+		cmocka_unit_test(bad_arguments),
+	};
+
+	return cmocka_run_group_tests_name("trim", tests, NULL, NULL);
+}
