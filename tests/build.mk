@@ -6,6 +6,7 @@ include tests/unit/build.mk
 include tests/bench/build.mk
 include tests/stress/build.mk
 include tests/fuzz/build.mk
+include tests/fuzz-lib/build.mk
 
 .PHONY: check test test-debug debug-kernel stress kselftest stress-programs
 

@@ -118,8 +118,8 @@ static void parts_on(struct binpool *pool)
 	assert_int_equal(c.parent, (uintptr_t)p);
 	check_pool(pool);
 
-	assert_int_equal(binpool_buffer_sub(pool, &buf, 0, 0, &wrong), -EINVAL);
 	wrong = of(NULL);
+	assert_int_equal(binpool_buffer_sub(pool, &buf, 0, 0, &wrong), -EINVAL);
 	assert_int_equal(binpool_buffer_sub(pool, &buf, 0, 10001, &wrong), -EINVAL);
 	assert_int_equal(binpool_buffer_sub(pool, &buf, 10000, 1, &wrong), -EINVAL);
 	assert_int_equal(binpool_buffer_sub(pool, &buf, UINT64_MAX, 2, &wrong), -EINVAL);
