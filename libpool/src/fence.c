@@ -18,8 +18,9 @@
 struct pending {
 	struct pending *prev, *next;
 	struct run *run;
-	bool asking; /* a thread is: nobody else looks at what follows */
-	uint32_t n;  /* of fences that are not over as far as is known */
+	uint32_t slot; /* of share.c's, if others may know of the buffer */
+	bool asking;   /* a thread is: nobody else looks at what follows */
+	uint32_t n;    /* of fences that are not over as far as is known */
 	struct binpool_fence fence[];
 };
 
@@ -155,6 +156,7 @@ uint64_t fences_poll(struct binpool *pool, uint64_t most)
 		pool->fences.bytes -= capacity_of(p->run);
 		/* Others may still have references to it. */
 		note = note_find(pool, p->run);
+		share_end(pool, p->slot);
 		if (note)
 			note->fenced = false;
 		else
@@ -263,6 +265,30 @@ static int fences_init(struct pending *p, const struct binpool_fence *fences, si
 	return 0;
 }
 
+/*
+ * As note_release(), for a buffer that waits in @p. Others may use it until that is
+ * over, in other processes too. Locked.
+ */
+static int release_later(struct binpool *pool, struct run *run, struct pending *p)
+{
+	struct note *note = note_find(pool, run);
+	uint32_t slot = note ? note->slot : 0;
+	int err;
+
+	if (note)
+		note->slot = 0;
+	err = note_release(pool, run);
+	if (!err) {
+		p->slot = slot;
+		run_set_state(run, RUN_PENDING);
+		return 0;
+	}
+	note->slot = slot;
+	if (err > 0)
+		note->fenced = true;
+	return err;
+}
+
 EXPORT int binpool_free_after(struct binpool *pool, void *ptr, const struct binpool_fence *fences,
 			      size_t n)
 {
@@ -289,12 +315,8 @@ EXPORT int binpool_free_after(struct binpool *pool, void *ptr, const struct binp
 	}
 	pool_lock(pool);
 	run = ptr ? buffer_find(pool, ptr, NULL) : NULL;
-	err = run ? note_release(pool, run) : -EINVAL;
+	err = run ? release_later(pool, run, p) : -EINVAL;
 	if (err >= 0) {
-		if (err)
-			note_find(pool, run)->fenced = true;
-		else
-			run_set_state(run, RUN_PENDING);
 		p->run = run;
 		list_append(&pool->fences, p);
 		__atomic_store_n(&pool->fences.count, pool->fences.count + 1, __ATOMIC_RELAXED);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * What only some buffers have: a tag, references beside the allocation's own,
- * sub-buffers. Owns pool->notes, a hash table with chains; pool->lock.
+ * sub-buffers, a slot of share.c's. Owns pool->notes, a hash table with chains; pool->lock.
  *
  * A buffer with a note is in a state of its own, so that the fast path of a free
  * leaves it to the slow one, and all others cost nothing.
@@ -85,6 +85,7 @@ static void delete (struct binpool *pool, struct note *note)
 	*at = note->next;
 	pool->notes_count--;
 	run_set_state(note->run, RUN_ACTIVE);
+	share_end(pool, note->slot);
 	free(note);
 }
 
@@ -97,7 +98,7 @@ bool note_tidy(struct binpool *pool, struct note *note)
 	bool last = note->freed && !note->refs, fenced = note->fenced;
 	struct run *run = note->run;
 
-	if (last || (!note->freed && !note->refs && !*note->tag))
+	if (last || (!note->freed && !note->refs && !*note->tag && !note->slot))
 		delete (pool, note);
 	if (last && fenced)
 		run_set_state(run, RUN_PENDING);

@@ -146,6 +146,7 @@ static void pool_delete(struct binpool *pool)
 {
 	caches_fini(pool);
 	fences_fini(pool);
+	shares_fini(pool);
 	registrars_fini(pool);
 	if (pool->provider.ops && pool->provider.ops->close)
 		pool->provider.ops->close(&pool->provider);

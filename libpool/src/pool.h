@@ -322,6 +322,8 @@ struct registrar {
 };
 
 #include "fence.h"
+#include "note.h"
+#include "share.h"
 
 /* ---- The pool ----------------------------------------------------------- */
 
@@ -357,6 +359,7 @@ struct binpool {
 	uint64_t leaving;    /* threads in a call that need the pool, though not a buffer */
 	uint64_t waiters;    /* threads that wait on idle for any buffer to be freed */
 	struct fences fences;
+	struct shares shares;
 	struct extent *extents, *extents_last; /* the oldest first */
 	struct extent *voids, *empty;
 	bool give_back;		  /* the empty extents are to go */
@@ -533,32 +536,6 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 /* buffer.c: what is known of an active buffer. Locked. */
 void buf_describe(const struct binpool *pool, const struct run *run, bool clean,
 		  struct binpool_buf *buf);
-
-/* ---- What only some buffers have: note.c; all locked. --------------------- */
-
-/* A part of a buffer, handed out as a buffer of its own. */
-struct sub {
-	struct sub *next;
-	uint64_t offset, bytes;
-	uint64_t refs;
-};
-
-/* An active buffer's tag, and who else has it. Its run is RUN_NOTED. */
-struct note {
-	struct note *next; /* in its slot of pool->notes */
-	struct run *run;
-	uint64_t refs; /* beside the allocation's own; subs are among them */
-	bool freed;    /* the allocation's own is gone */
-	bool fenced;   /* it was freed with fences that are not over */
-	struct sub *subs;
-	char tag[BINPOOL_TAG_LEN];
-};
-
-struct note *note_get(struct binpool *pool, struct run *run);
-struct note *note_find(const struct binpool *pool, const struct run *run);
-bool note_tidy(struct binpool *pool, struct note *note);
-int note_release(struct binpool *pool, struct run *run);
-void notes_fini(struct binpool *pool);
 
 /* trim.c: a cheap clock, which goes on with the system's ticks. */
 uint64_t coarse_ns(void);

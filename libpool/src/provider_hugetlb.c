@@ -4,6 +4,7 @@
  * extent, allocated and mapped before anybody sees it, so that a shortage is an
  * errno and never a SIGBUS.
  */
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,7 +19,7 @@
 static int hugetlb_memfd(uint64_t page)
 {
 	return memfd_create("binpool",
-			    MFD_CLOEXEC | MFD_HUGETLB |
+			    MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB |
 				    (unsigned int)(binpool_log2(page) << MFD_HUGE_SHIFT));
 }
 
@@ -151,8 +152,10 @@ static int hugetlb_get(struct provider *p, struct extent *e, uint64_t align)
 	e->fd = hugetlb_memfd(p->unit);
 	if (e->fd < 0)
 		return explain(-errno, "hugetlb: memfd_create: %s", strerror(errno));
-	if (ftruncate(e->fd, (off_t)e->bytes))
-		err = explain(-errno, "hugetlb: ftruncate to %s: %s", human(e->bytes, asked),
+	/* Who imports a buffer of it is not to find the file shorter one day. */
+	if (ftruncate(e->fd, (off_t)e->bytes) ||
+	    fcntl(e->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
+		err = explain(-errno, "hugetlb: making a file of %s: %s", human(e->bytes, asked),
 			      strerror(errno));
 	else
 		err = map_somewhere(p, e);
