@@ -65,7 +65,8 @@ class Case(unittest.TestCase):
 
     def script(self, text, *, status=0, errors=()):
         """Runs a program of its own; what it printed. errors: what is on stderr, if anything."""
-        done = subprocess.run([sys.executable, "-X", "faulthandler", "-c",
+        done = subprocess.run([sys.executable, "-X", "faulthandler", "-W",
+                               "ignore::DeprecationWarning", "-c",
                                "import binpool, gc, os, sys\n" + textwrap.dedent(text)],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               timeout=60)

@@ -303,7 +303,11 @@ class OtherInterpreters(Case):
         mine = thp()
         keep = mine(100)
         read, write = os.pipe()
-        number = interpreters.create()
+        try:
+            # Where ctypes cannot be had in one that is isolated.
+            number = interpreters.create(isolated=False)
+        except TypeError:
+            number = interpreters.create()
         try:
             interpreters.run_string(number, f"import os, sys\nsys.path[:] = {sys.path!r}\n" + text +
                                     f"\nos.write({write}, result.encode())")

@@ -77,13 +77,13 @@ class OpenCL(Case):
 
     def test_kernels(self):
         device = binpool.opencl.DevicePool(self.queue)
-        program = pyopencl.Program(self.context, KERNEL).build()
+        twice = pyopencl.Kernel(pyopencl.Program(self.context, KERNEL).build(), "twice")
         n = 1000
         for i in range(10):
             source, target = device(4 * n), device(4 * n)
             host = numpy.full(n, i, "f4")
             pyopencl.enqueue_copy(self.queue, source, host)
-            program.twice(self.queue, (n,), None, source, target)
+            twice(self.queue, (n,), None, source, target)
             # What is freed now and handed out again comes after, on a queue that is in order.
             del source
             pyopencl.enqueue_copy(self.queue, device(4 * n), numpy.full(n, -1, "f4"))

@@ -34,6 +34,30 @@ _keep = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi
 _let_go = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythonapi))
 
 
+# Buffers that the garbage collector takes with views of them, by id: how many views, what else is
+# needed. It takes their attributes first.
+_ended = {}
+
+
+def _unexport(b, ended=_ended):
+    """One view or part less."""
+    state = ended.get(id(b))
+    if state is None:
+        b._exports -= 1
+        return
+    state[0] -= 1
+    if not state[0]:
+        del ended[id(b)]
+        state[1](*state[2:])
+
+
+def _hand_back(pool, parent, ptr, unexport=_unexport):
+    if parent is not None:
+        unexport(parent)
+    else:
+        pool._give(ptr)
+
+
 def _make_exporter():
     """A type whose instances export their _ptr and size as a writable buffer."""
     api = ctypes.pythonapi
@@ -50,8 +74,8 @@ def _make_exporter():
         return result
 
     @ctypes.PYFUNCTYPE(None, ctypes.py_object, ctypes.c_void_p)
-    def put(self, view):
-        self._unexport()
+    def put(self, view, unexport=_unexport):
+        unexport(self)
 
     # Views may go after this module has.
     _keep(get)
@@ -79,6 +103,8 @@ class PooledBuffer:
     memoryview, numpy and whoever else takes buffers can use it as writable
     bytes; what they make of it keeps the memory. Made by a pool only.
     """
+
+    __slots__ = ("_pool", "_parent", "_ptr", "_size", "_exports", "__weakref__")
 
     def __new__(cls, *args):
         raise TypeError("buffers are made by a pool")
@@ -118,10 +144,7 @@ class PooledBuffer:
     def _give(self):
         pool, parent = self._pool, self._parent
         self._pool = self._parent = None
-        if parent is not None:
-            parent._unexport()
-        else:
-            pool._give(self._ptr)
+        self._hand_back(pool, parent, self._ptr)
 
     def release(self):
         """Gives the memory back to the pool; a second time does nothing.
@@ -161,37 +184,40 @@ class PooledBuffer:
     def __reduce__(self):
         raise TypeError("cannot pickle 'PooledBuffer' object")
 
-    def _unexport(self):
-        self._exports -= 1
-        if self._ended and not self._exports:
-            self._give()
+    _hand_back = staticmethod(_hand_back)
 
-    def __del__(self):
+    def __del__(self, ended=_ended):
         if getattr(self, "_pool", None) is None:
             return
-        # The garbage collector takes views of it along, but in any order.
-        self._ended = True
-        if not self._exports:
+        if self._exports:
+            ended[id(self)] = [self._exports, self._hand_back, self._pool, self._parent, self._ptr]
+        else:
             self._give()
 
 
 class _Viewable(PooledBuffer, _make_exporter()):
+    __slots__ = ()
     __qualname__ = "PooledBuffer"
 
 
 def _make(pool, parent, ptr, size):
     b = object.__new__(PooledBuffer if pool._handles else _Viewable)
-    b._pool, b._parent, b._ptr, b._size, b._exports, b._ended = pool, parent, ptr, size, 0, False
+    b._pool, b._parent, b._ptr, b._size, b._exports = pool, parent, ptr, size, 0
     return b
 
 
 class MemoryPool:
-    _pool = None
-    _calls = 0
-    _closing = _handles = _ended = False
+    __slots__ = ("_pool", "_calls", "_closing", "_handles", "_ended", "_late", "_hidden", "_free",
+                 "_destroy", "_let_go", "_again", "__dict__", "__weakref__")
+
+    def __new__(cls, *args, **named):
+        self = super().__new__(cls)
+        self._pool, self._calls, self._late = None, 0, []
+        self._closing = self._handles = self._ended = False
+        return self
 
     def _adopt(self, address, buffer_type, fail, callbacks, handles):
-        self._handles, self._late = handles, []
+        self._handles = handles
         # For when this module is gone.
         self._free, self._destroy, self._let_go = lib.free, lib.destroy_wait, _let_go
         # Until it is destroyed, whatever the garbage collector thinks.
