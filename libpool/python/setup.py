@@ -18,7 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TREE = os.path.dirname(os.path.dirname(HERE))
 IN_TREE = os.path.exists(os.path.join(TREE, "libpool", "include", "binpool.h"))
 BUILD = os.path.join(TREE, os.environ.get("BUILD", "build"))
-LIBRARIES = ["libbinpool.so.0", "libbinpool-opencl.so.0"]
+LIBRARIES = ["libbinpool.so.0", "libbinpool-opencl.so.0", "libbinpool-cuda.so.0"]
 
 # The buffer protocol is in it since 3.11; free-threaded Pythons have none.
 STABLE = sys.version_info >= (3, 11) and not sysconfig.get_config_var("Py_GIL_DISABLED")

@@ -119,6 +119,38 @@ class OpenCL(Case):
         self.raises(ValueError, "", device.allocate, -1)
         self.raises(ValueError, "aligned", device.allocate, 100, 64)
 
+    def test_free_on_a_queue(self):
+        pool, device = thp(), binpool.opencl.DevicePool(self.queue)
+        gate = pyopencl.UserEvent(self.context)
+        host, target = pool(4000), device(4000)
+        ptr = host.ptr
+        array = host.array("u4")
+        pyopencl.enqueue_marker(self.queue, wait_for=[gate])
+        # PyOpenCL keeps what it copies from until its event is gone, which waits.
+        event = pyopencl.enqueue_copy(self.queue, target, array, is_blocking=False)
+        del array
+        self.raises(BufferError, "views", binpool.opencl.free_on_queue, host, self.queue)
+        binpool.opencl.free_on_queue(target, self.queue)
+        other = pool(4000)
+        binpool.opencl.free_on_queue(other, self.queue)
+        self.assertEqual((other.released, pool.poll(), device.poll()), (True, 1, 1))
+        # Nobody gets them meanwhile.
+        more = [pool(4000) for _ in range(10)], device(4000)
+        gate.set_status(pyopencl.command_execution_status.COMPLETE)
+        self.queue.finish()
+        self.assertEqual((pool.poll(), device.poll(), device.active_blocks), (0, 0, 1))
+        del event, more
+        binpool.opencl.free_on_queue(host, self.queue)
+        self.queue.finish()
+        self.assertEqual((pool.poll(), pool.active_blocks, device.active_blocks), (0, 0, 0))
+        self.assertIn(ptr, [b.ptr for b in [pool(4000) for _ in range(20)]])
+        self.raises(ValueError, "released", binpool.opencl.free_on_queue, target, self.queue)
+        buf, over = device(100), []
+        device.free_after(buf, lambda: bool(over))
+        self.assertEqual(device.poll(), 1)
+        over.append(1)
+        self.assertEqual(device.poll(), 0)
+
     def test_limits(self):
         device = binpool.opencl.DevicePool(self.queue, max_alloc_bytes=MIB)
         a, b = device(512 << 10), device(512 << 10)

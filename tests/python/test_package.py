@@ -2,6 +2,7 @@
 """That the package is what it says, and describes the library as its header does."""
 
 import ctypes
+import errno
 import glob
 import os
 import re
@@ -22,7 +23,7 @@ class Package(Case):
         structs = {"options": _library.Options, "alloc_opts": _library.AllocOpts,
                    "buf": _library.Buf, "stats": _library.Stats, "extent": _library.Extent,
                    "allocator_ops": _library.AllocatorOps,
-                   "registrar_ops": _library.RegistrarOps}
+                   "registrar_ops": _library.RegistrarOps, "fence": _library.Fence}
         lines, want = [], []
         for name, struct in structs.items():
             for field, _ in struct._fields_:
@@ -32,7 +33,8 @@ class Package(Case):
                 f = getattr(struct, field)
                 want.append(f"{f.offset} {f.size}")
         constants = {"BINPOOL_" + name: getattr(_library, name) for name in (
-            "KIND_HOST", "POOL_VERBOSE", "POOL_STRICT_NODE", "BUF_ZEROED", "CACHE_AUTO",
+            "KIND_HOST", "POOL_VERBOSE", "POOL_STRICT_NODE", "POOL_LEAKS", "BUF_ZEROED", "BUF_WAIT",
+            "FENCE_EVENTFD", "FENCE_CALLBACK", "CACHE_AUTO",
             "REPORT_TABLE", "REPORT_KEYS")}
         for kind in ("PROVIDER", "CLASSES"):
             for name, value in getattr(_library, kind + "S" * (kind == "PROVIDER")).items():
@@ -78,7 +80,8 @@ class Package(Case):
         names = [os.path.basename(p) for p in glob.glob(os.path.join(folder, "_native*"))]
         self.assertEqual(names, ["_native.abi3.so"])
         libraries = sorted(os.path.basename(p) for p in glob.glob(os.path.join(folder, "lib*")))
-        self.assertEqual(libraries, ["libbinpool-opencl.so.0", "libbinpool.so.0"])
+        self.assertEqual(libraries, ["libbinpool-cuda.so.0", "libbinpool-opencl.so.0",
+                                     "libbinpool.so.0"])
 
     def run_python(self, text, **environment):
         env = {k: v for k, v in os.environ.items() if not k.startswith("BINPOOL_")}
@@ -111,6 +114,25 @@ class Package(Case):
         self.assertIn("BINPOOL_LIBRARY", said)
         # Not any library will do.
         self.assertIn("undefined symbol", self.run_python(tell, BINPOOL_LIBRARY="libc.so.6"))
+
+    def test_cuda_without_a_driver(self):
+        """That a stream of any package is understood, and what is said where there is no CUDA."""
+        from binpool import cuda
+
+        class Of:
+            def __init__(self, **names):
+                self.__dict__.update(names)
+
+        for stream in (7, Of(ptr=7), Of(cuda_stream=7), Of(handle=7),
+                       Of(handle=ctypes.c_void_p(7))):
+            self.assertEqual(cuda._handle(stream), 7)
+        self.assertEqual((cuda._handle(0), cuda._handle(None)), (0, 0))
+        pool = binpool.MemoryPool("x", "thp")
+        buf = pool(100)
+        e = self.raises(OSError, "", cuda.free_on_stream, buf, 7)
+        self.assertEqual((e.errno, buf.released), (errno.ENODEV, False))
+        pool.free(buf)
+        self.raises(ValueError, "released", cuda.free_on_stream, buf)
 
     def test_readmes(self):
         """Their programs run as they stand there."""

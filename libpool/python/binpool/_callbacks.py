@@ -7,7 +7,9 @@ raised by that call; where nobody can be told (freeing, detaching) ctypes prints
 
 import ctypes
 import errno
+import itertools
 import sys
+import traceback
 import weakref
 
 from . import _library
@@ -111,6 +113,49 @@ def allocator_ops(callables, handles):
 
     return _library.AllocatorOps(ctypes.sizeof(_library.AllocatorOps), None,
                                  _library.ALLOC(alloc), _library.FREE(free))
+
+
+# What the fences that wait in all pools ask, by number.
+_waiting = {}
+_numbers = itertools.count(1)
+
+
+@_library.FENCE_DONE
+def _fence_done(number, waiting=_waiting):
+    try:
+        return 1 if waiting[number]() else 0
+    except BaseException:
+        traceback.print_exc()
+        return -errno.EIO
+
+
+@_library.FENCE_RELEASE
+def _fence_release(number, waiting=_waiting):
+    waiting.pop(number, None)
+
+
+# Pools may ask when this module is gone.
+for _thunk in (_fence_done, _fence_release):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_thunk))
+
+
+def fence(what):
+    """A fence of a descriptor, or of what has one, or of a callable: whether it is over."""
+    f = _library.Fence(size=ctypes.sizeof(_library.Fence))
+    if callable(what):
+        main_interpreter_only("a fence")
+        f.kind, f.done, f.release = _library.FENCE_CALLBACK, _fence_done, _fence_release
+        f.ctx = next(_numbers)
+        _waiting[f.ctx] = what
+    else:
+        f.kind = _library.FENCE_EVENTFD
+        f.fd = what if isinstance(what, int) else what.fileno()
+    return f
+
+
+def forget_fence(f):
+    """Of one that no pool has taken."""
+    _waiting.pop(f.ctx, None)
 
 
 def registrar_ops(name, callables):

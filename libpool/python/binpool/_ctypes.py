@@ -97,6 +97,12 @@ def _size(number):
     return number
 
 
+def _ms(seconds):
+    if not seconds >= 0:
+        raise ValueError("a time to wait is not negative")
+    return int(min(seconds * 1000, 0xffffffff))
+
+
 class PooledBuffer:
     """Memory of a MemoryPool, with the buffer protocol.
 
@@ -160,6 +166,24 @@ class PooledBuffer:
         # That it cannot be viewed any more.
         self.__class__ = PooledBuffer
 
+    def _give_with(self, function):
+        """Gives the buffer back by function(pool's address, its own), unless that raises."""
+        self._check()
+        if self._parent is not None:
+            raise ValueError("a part is not given back: its whole is")
+        if self._exports:
+            self.release()
+        pool = self._pool
+        self._exports = 1
+        pool._calls += 1
+        try:
+            function(pool._pool, self._ptr)
+        finally:
+            self._exports = 0
+            pool._calls -= 1
+        self._pool = None
+        self.__class__ = PooledBuffer
+
     def sub(self, offset, size, /):
         """A buffer that is a part of this one, and keeps it.
 
@@ -206,6 +230,10 @@ def _make(pool, parent, ptr, size):
     return b
 
 
+# Pools whose objects went before their last fence, and what they need until they go.
+_orphans = {}
+
+
 class MemoryPool:
     __slots__ = ("_pool", "_calls", "_closing", "_handles", "_ended", "_late", "_hidden", "_free",
                  "_destroy", "_let_go", "_again", "__dict__", "__weakref__")
@@ -225,6 +253,9 @@ class MemoryPool:
         self._hidden = callbacks
         self._again = (-errno.EDEADLK,)
         self._pool = address
+        for orphan in list(_orphans):
+            if not self._destroy(orphan, 0):
+                del _orphans[orphan]
 
     def _enter(self):
         if not self._pool or self._closing:
@@ -253,11 +284,12 @@ class MemoryPool:
                 self._late.append(ptr)
                 return
 
-    def allocate(self, nbytes, alignment=None, *, zeroed=False, tag=None):
+    def allocate(self, nbytes, alignment=None, *, zeroed=False, tag=None, timeout=None):
         """A PooledBuffer of at least nbytes bytes; the same as calling the pool.
 
         nbytes may be 0. alignment: a power of two up to 1 GiB. zeroed: all bytes are 0.
         tag: what leaks() calls it; a tagged buffer takes the pool's lock to be freed.
+        timeout: how many seconds to wait for room, TimeoutError after that; None: no waiting.
         MemoryError (its errno says why), ValueError; in a forked child OSError.
         """
         nbytes = _size(nbytes)
@@ -265,7 +297,7 @@ class MemoryPool:
             raise ValueError("alignment 0 is no power of two")
         c_pool = self._enter()
         try:
-            if alignment is None and not zeroed and tag is None:
+            if alignment is None and not zeroed and tag is None and timeout is None:
                 ptr = lib.alloc(c_pool, nbytes)
                 err = 0 if ptr else -ctypes.get_errno()
             elif self._handles and (alignment is not None or zeroed):
@@ -273,7 +305,9 @@ class MemoryPool:
             else:
                 opts = _library.AllocOpts(ctypes.sizeof(_library.AllocOpts), nbytes,
                                           0 if alignment is None else _size(alignment),
-                                          _library.BUF_ZEROED if zeroed else 0, 0,
+                                          (_library.BUF_ZEROED if zeroed else 0)
+                                          | (0 if timeout is None else _library.BUF_WAIT),
+                                          0 if timeout is None else _ms(timeout),
                                           None if tag is None else str.encode(tag))
                 buf = _library.Buf(size=ctypes.sizeof(_library.Buf))
                 err = lib.alloc_ex(c_pool, ctypes.byref(opts), ctypes.byref(buf))
@@ -309,19 +343,18 @@ class MemoryPool:
     def destroy(self, timeout=0.0, /):
         """Gives everything back and ends the pool.
 
-        Waits up to timeout seconds for buffers that other threads have. BufferError:
-        buffers live; nothing changed. A second time does nothing.
+        Waits up to timeout seconds for buffers that other threads have, and for fences.
+        BufferError: buffers live; nothing changed. A second time does nothing.
         """
         if not self._pool:
             return
         if self._calls or self._closing:
             raise BufferError("another thread is in a call on the pool")
-        if not timeout >= 0:
-            raise ValueError("a time to wait is not negative")
+        ms = _ms(timeout)
         self._free_late()
         self._closing = True
         try:
-            err = self._destroy(self._pool, min(int(timeout * 1000), 0xffffffff))
+            err = self._destroy(self._pool, ms)
         finally:
             self._closing = False
         if err:
@@ -329,10 +362,16 @@ class MemoryPool:
         self._pool = None
         self._let_go(self._hidden)
 
-    def _end(self):
-        if self._pool and not self._destroy(self._pool, 0):
+    def _end(self, orphans=_orphans):
+        if not self._pool:
+            return
+        if not self._destroy(self._pool, 0):
+            orphans.pop(self._pool, None)
             self._pool = None
             self._let_go(self._hidden)
+        else:
+            # Or when some pool begins, if the last fences are over by then.
+            orphans[self._pool] = self._destroy, getattr(self, "_callables", None)
 
     def __del__(self):
         if self._pool:

@@ -16,6 +16,8 @@ POOL_VERBOSE = 1
 POOL_STRICT_NODE = 2
 POOL_LEAKS = 8
 BUF_ZEROED = 1 << 16
+BUF_WAIT = 1 << 17
+FENCE_EVENTFD, FENCE_CALLBACK = 1, 3
 CACHE_AUTO = (1 << 64) - 1
 REPORT_TABLE, REPORT_KEYS = 0, 1
 
@@ -41,7 +43,7 @@ class Options(Structure):
 
 class AllocOpts(Structure):
     _fields_ = [("size", c_size_t), ("bytes", c_uint64), ("alignment", c_uint64),
-                ("flags", c_uint32), ("reserved", c_uint32), ("tag", c_char_p)]
+                ("flags", c_uint32), ("wait_ms", c_uint32), ("tag", c_char_p)]
 
 
 class Buf(Structure):
@@ -59,7 +61,19 @@ class Stats(Structure):
         "extent_frees", "extent_alloc_ns", "extent_free_ns", "registrations",
         "registration_allocs", "registration_ns", "refused")] + [
             ("provider", c_uint32), ("holding", c_uint32), ("page_bytes", c_uint64),
-            ("runs", c_uint64)]
+            ("runs", c_uint64)] + [(name, c_uint64) for name in (
+                "extent_extends", "extent_shrinks", "pending_blocks", "pending_bytes",
+                "fence_errors")]
+
+
+FENCE_DONE = CFUNCTYPE(c_int, c_void_p)
+FENCE_RELEASE = CFUNCTYPE(None, c_void_p)
+
+
+class Fence(Structure):
+    _fields_ = [("size", c_size_t), ("kind", c_uint32), ("fd", c_int32), ("counter", c_void_p),
+                ("target", c_uint64), ("ctx", c_void_p), ("done", FENCE_DONE),
+                ("release", FENCE_RELEASE)]
 
 
 class Extent(Structure):
@@ -85,6 +99,8 @@ FUNCTIONS = {
     "alloc_ex": (c_int, c_void_p, POINTER(AllocOpts), POINTER(Buf)),
     "buf_info": (c_int, c_void_p, c_void_p, POINTER(Buf)),
     "free": (c_int, c_void_p, c_void_p),
+    "free_after": (c_int, c_void_p, c_void_p, POINTER(Fence), c_size_t),
+    "poll": (c_int64, c_void_p),
     "reserve": (c_int, c_void_p, c_uint64),
     "free_held": (c_int, c_void_p),
     "stop_holding": (c_int, c_void_p),

@@ -11,7 +11,8 @@ import operator
 import os
 
 from . import _library
-from ._callbacks import Callables, allocator_ops, main_interpreter_only, registrar_ops
+from ._callbacks import (Callables, allocator_ops, fence, forget_fence, main_interpreter_only,
+                         registrar_ops)
 from ._errors import check, exception
 from ._library import lib
 from ._statistics import MemoryPoolStatistics
@@ -186,6 +187,39 @@ class PoolMembers:
             return self._enter()
         finally:
             self._leave()
+
+    # ---- What is in flight
+
+    def free_after(self, buf, *fences):
+        """As free, for a buffer that something is still at work on: it rests until that is over.
+
+        A fence is a descriptor, or an object with fileno(), that is readable when it is over (an
+        eventfd, a pidfd, a pipe whose other end is closed); or a callable, asked now and then,
+        that returns true when it is. All have to be over. Errors as free's; then nothing happened.
+        """
+        if not isinstance(buf, type(self)._buffer_type):
+            raise TypeError(f"{buf!r} is no buffer of a pool")
+        if not buf.released and buf.pool is not self:
+            raise ValueError(f"{buf!r} is another pool's")
+        array = (_library.Fence * len(fences))()
+        made = 0
+        try:
+            for made, what in enumerate(fences, 1):
+                array[made - 1] = fence(what)
+            buf._give_with(lambda pool, ptr: check(lib.free_after(pool, ptr, array, len(fences))))
+        except BaseException:
+            for f in array[:made]:
+                forget_fence(f)
+            raise
+
+    def poll(self):
+        """Asks some of the fences; how many buffers still wait for theirs."""
+        return self._ask(lib.poll)
+
+    @property
+    def pending_blocks(self):
+        """Buffers, of active_blocks, that were freed and wait for fences."""
+        return self.counters()["pending_blocks"]
 
     # ---- Holding
 

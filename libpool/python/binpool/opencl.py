@@ -18,13 +18,22 @@ import pyopencl
 
 from . import _library
 from ._backend import MemoryPool
+from ._errors import check
 from ._pool import Registrar
 
 _FUNCTIONS = {
     "cl_attach": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
                   ctypes.POINTER(ctypes.c_uint64)),
+    "free_on_cl_queue": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
 }
 _lib = None
+
+
+def _library_of_ours():
+    global _lib
+    if _lib is None:
+        _, _lib = _library.open_library("libbinpool-opencl.so.0", _FUNCTIONS)
+    return _lib
 
 
 def attach(pool, queue):
@@ -35,12 +44,22 @@ def attach(pool, queue):
     the queue still does. MemoryError: the device takes no more, or no extent as large as the
     pool's; OSError: any other error of OpenCL. ImportError: there is no libbinpool-opencl.
     """
-    global _lib
-    if _lib is None:
-        _, _lib = _library.open_library("libbinpool-opencl.so.0", _FUNCTIONS)
     number = ctypes.c_uint64()
-    pool._ask(_lib.cl_attach, queue.context.int_ptr, queue.int_ptr, ctypes.byref(number))
+    pool._ask(_library_of_ours().cl_attach, queue.context.int_ptr, queue.int_ptr, ctypes.byref(number))
     return Registrar(pool, number.value)
+
+
+def free_on_queue(buf, queue):
+    """Frees a buffer, of a host's or a device's pool, that commands in a queue may still use.
+
+    It rests until those that are enqueued by now have ended. Errors as MemoryPool.free's, and
+    OSError; then nothing happened.
+    """
+    lib = _library_of_ours()
+    pooled = buf.pooled if isinstance(buf, DeviceBuffer) else buf
+    pooled._give_with(lambda pool, ptr: check(lib.free_on_cl_queue(pool, ptr, queue.int_ptr)))
+    if buf is not pooled:
+        buf.release()
 
 
 class DeviceBuffer(pyopencl.Buffer):
@@ -48,7 +67,7 @@ class DeviceBuffer(pyopencl.Buffer):
 
     pooled is the PooledBuffer behind it. A region of it keeps it. What is enqueued does not:
     on an in-order queue whoever gets the memory next comes after, on several queues or one
-    that is out of order keep the buffer until its last command has finished.
+    that is out of order use free_on_queue().
     """
 
     # PyOpenCL makes the object; it becomes one of these.
@@ -123,4 +142,11 @@ class DevicePool(MemoryPool):
             raise TypeError(f"{buf!r} is no buffer of a pool of device memory")
         pooled = buf.pooled
         super().free(pooled, None if size is None else max(size, 1))
+        buf.release()
+
+    def free_after(self, buf, *fences):
+        """As MemoryPool's, of a DeviceBuffer."""
+        if not isinstance(buf, DeviceBuffer):
+            raise TypeError(f"{buf!r} is no buffer of a pool of device memory")
+        super().free_after(buf.pooled, *fences)
         buf.release()

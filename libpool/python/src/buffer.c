@@ -125,6 +125,38 @@ static PyObject *py_buffer_release(PyObject *self, PyObject *none)
 	return buffer_release(b);
 }
 
+/*
+ * _give_with(function): gives the buffer back by function(pool's address, its own), unless
+ * that raises something. Meanwhile it is nobody's to release.
+ */
+static PyObject *py_buffer_give_with(PyObject *self, PyObject *function)
+{
+	struct buffer *b = (struct buffer *)self;
+	struct pool *pool = b->pool;
+	PyObject *done;
+
+	if (!buffer_usable(b))
+		return NULL;
+	if (b->parent) {
+		PyErr_SetString(PyExc_ValueError, "a part is not given back: its whole is");
+		return NULL;
+	}
+	if (b->exports)
+		return buffer_release(b);
+	b->exports = 1;
+	pool->calls++;
+	done = PyObject_CallFunction(function, "NN", PyLong_FromVoidPtr(pool->pool),
+				     PyLong_FromVoidPtr(b->ptr));
+	pool->calls--;
+	b->exports--;
+	if (!done)
+		return NULL;
+	Py_DECREF(done);
+	b->pool = NULL;
+	Py_DECREF((PyObject *)pool);
+	Py_RETURN_NONE;
+}
+
 static PyObject *py_buffer_enter(PyObject *self, PyObject *none)
 {
 	(void)none;
@@ -212,6 +244,7 @@ static PyMethodDef buffer_methods[] = {
 	{"sub", py_buffer_sub, METH_VARARGS,
 	 "sub(offset, size, /)\n--\n\nA buffer that is a part of this one, and keeps it.\n\n"
 	 "In bytes. ValueError: not within this one."},
+	{"_give_with", py_buffer_give_with, METH_O, NULL},
 	{"__enter__", py_buffer_enter, METH_NOARGS, NULL},
 	{"__exit__", py_buffer_exit, METH_VARARGS, NULL},
 	{NULL, NULL, 0, NULL},

@@ -110,11 +110,9 @@ bool to_size(PyObject *number, size_t *out)
 	return true;
 }
 
-static PyObject *allocate(struct pool *self, size_t bytes, size_t align, uint32_t flags,
-			  const char *tag)
+static PyObject *allocate(struct pool *self, const struct binpool_alloc_opts *opts)
 {
-	struct binpool_alloc_opts opts = {sizeof(opts), .bytes = bytes, .alignment = align,
-					  .flags = flags, .tag = tag};
+	const bool plain = !opts->alignment && !opts->flags && !opts->tag;
 	struct binpool_buf buf = {.size = sizeof(buf)};
 	struct binpool *pool = usable(self);
 	PyThreadState *thread;
@@ -125,20 +123,20 @@ static PyObject *allocate(struct pool *self, size_t bytes, size_t align, uint32_
 	if (!pool)
 		return NULL;
 	/* It would be what the pointer points to. */
-	if (self->handles && (align || flags)) {
+	if (self->handles && (opts->alignment || opts->flags & BINPOOL_BUF_ZEROED)) {
 		PyErr_SetString(PyExc_ValueError, "handles are not aligned, nor zeroed");
 		return NULL;
 	}
-	ptr = align || flags || tag ? NULL : lib.alloc_cached(pool, bytes);
+	ptr = plain ? lib.alloc_cached(pool, opts->bytes) : NULL;
 	if (!ptr) {
 		self->calls++;
 		thread = PyEval_SaveThread();
-		if (align || flags || tag) {
-			err = lib.alloc_ex(pool, &opts, &buf);
-			ptr = buf.ptr;
-		} else {
-			ptr = lib.alloc(pool, bytes);
+		if (plain) {
+			ptr = lib.alloc(pool, opts->bytes);
 			err = ptr ? 0 : -errno;
+		} else {
+			err = lib.alloc_ex(pool, opts, &buf);
+			ptr = buf.ptr;
 		}
 		PyEval_RestoreThread(thread);
 		self->calls--;
@@ -147,51 +145,77 @@ static PyObject *allocate(struct pool *self, size_t bytes, size_t align, uint32_
 		if (self->late)
 			free_late(self);
 	}
-	b = (PyObject *)buffer_new(self, NULL, ptr, bytes);
+	b = (PyObject *)buffer_new(self, NULL, ptr, opts->bytes);
 	if (!b)
 		give(self, ptr);
 	return b;
 }
 
-/* As allocate(), from what Python calls them; NULL: not given. */
-static PyObject *allocate_objects(struct pool *self, PyObject *bytes, PyObject *alignment,
-				  PyObject *zeroed, PyObject *tag)
+static bool to_ms(double seconds, uint32_t *ms)
 {
-	const char *text = NULL;
+	const double longest = (double)UINT32_MAX;
+
+	if (!(seconds >= 0)) {
+		PyErr_SetString(PyExc_ValueError, "a time to wait is not negative");
+		return false;
+	}
+	*ms = seconds * 1000 < longest ? (uint32_t)(seconds * 1000) : UINT32_MAX;
+	return true;
+}
+
+/* What Python says of a request, by name; NULL or None: nothing. */
+struct wishes {
+	PyObject *nbytes, *alignment, *zeroed, *tag, *timeout;
+};
+
+static PyObject *allocate_wishes(struct pool *self, const struct wishes *w)
+{
+	struct binpool_alloc_opts opts = {.size = sizeof(opts)};
 	size_t size, align = 0;
 	int zero = 0;
 
-	if (!bytes) {
+	if (!w->nbytes) {
 		PyErr_SetString(PyExc_TypeError, "nbytes is missing");
 		return NULL;
 	}
-	if (!to_size(bytes, &size))
+	if (!to_size(w->nbytes, &size))
 		return NULL;
-	if (alignment && alignment != Py_None) {
-		if (!to_size(alignment, &align))
+	if (w->alignment && w->alignment != Py_None) {
+		if (!to_size(w->alignment, &align))
 			return NULL;
 		if (!align) {
 			PyErr_SetString(PyExc_ValueError, "alignment 0 is no power of two");
 			return NULL;
 		}
 	}
-	if (zeroed)
-		zero = PyObject_IsTrue(zeroed);
+	if (w->zeroed)
+		zero = PyObject_IsTrue(w->zeroed);
 	if (zero < 0)
 		return NULL;
-	if (tag && tag != Py_None) {
-		text = PyUnicode_AsUTF8AndSize(tag, NULL);
-		if (!text)
+	if (w->tag && w->tag != Py_None) {
+		opts.tag = PyUnicode_AsUTF8AndSize(w->tag, NULL);
+		if (!opts.tag)
 			return NULL;
 	}
-	return allocate(self, size, align, zero ? BINPOOL_BUF_ZEROED : 0, text);
+	if (w->timeout && w->timeout != Py_None) {
+		double seconds = PyFloat_AsDouble(w->timeout);
+
+		if (PyErr_Occurred() || !to_ms(seconds, &opts.wait_ms))
+			return NULL;
+		opts.flags = BINPOOL_BUF_WAIT;
+	}
+	opts.bytes = size;
+	opts.alignment = align;
+	opts.flags |= zero ? BINPOOL_BUF_ZEROED : 0;
+	return allocate(self, &opts);
 }
 
 static PyObject *allocate_named(PyObject *self, PyObject *const *args, size_t nargs,
 				PyObject *names)
 {
-	static const char *const known[] = {"nbytes", "alignment", "zeroed", "tag"};
-	PyObject *given[4] = {NULL, NULL, NULL, NULL};
+	static const char *const known[] = {"nbytes", "alignment", "zeroed", "tag", "timeout"};
+	const size_t n = sizeof(known) / sizeof(*known);
+	PyObject *given[sizeof(known) / sizeof(*known)] = {NULL};
 
 	if (nargs > 2) {
 		PyErr_SetString(PyExc_TypeError,
@@ -204,30 +228,32 @@ static PyObject *allocate_named(PyObject *self, PyObject *const *args, size_t na
 		PyObject *name = PyTuple_GetItem(names, i);
 		size_t k = 0;
 
-		while (k < 4 && PyUnicode_CompareWithASCIIString(name, known[k]))
+		while (k < n && PyUnicode_CompareWithASCIIString(name, known[k]))
 			k++;
-		if (k == 4)
+		if (k == n)
 			return PyErr_Format(PyExc_TypeError, "there is no argument %R", name);
 		if (given[k])
 			return PyErr_Format(PyExc_TypeError, "%R is given twice", name);
 		given[k] = args[nargs + (size_t)i];
 	}
-	return allocate_objects((struct pool *)self, given[0], given[1], given[2], given[3]);
+	return allocate_wishes((struct pool *)self,
+			       &(struct wishes){given[0], given[1], given[2], given[3], given[4]});
 }
 
 static PyObject *pool_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
 				 PyObject *names)
 {
-	size_t nargs = nargsf & NARGS_MASK, size;
+	struct binpool_alloc_opts opts = {.size = sizeof(opts)};
+	size_t nargs = nargsf & NARGS_MASK;
 
 	if (nargs != 1 || names)
 		return allocate_named(self, args, nargs, names);
-	size = PyLong_Check(args[0]) ? PyLong_AsSize_t(args[0]) : (size_t)-1;
-	if (size == (size_t)-1) {
+	opts.bytes = PyLong_Check(args[0]) ? PyLong_AsSize_t(args[0]) : SIZE_MAX;
+	if (opts.bytes == SIZE_MAX) {
 		PyErr_Clear();
-		return allocate_objects((struct pool *)self, args[0], NULL, NULL, NULL);
+		return allocate_wishes((struct pool *)self, &(struct wishes){args[0]});
 	}
-	return allocate((struct pool *)self, size, 0, 0, NULL);
+	return allocate((struct pool *)self, &opts);
 }
 
 static PyObject *py_pool_allocate(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
@@ -239,13 +265,13 @@ static PyObject *py_pool_allocate(PyObject *self, PyObject *const *args, Py_ssiz
 /* What subclasses are called with before Python 3.12. */
 static PyObject *pool_call(PyObject *self, PyObject *args, PyObject *names)
 {
-	static char *known[] = {"nbytes", "alignment", "zeroed", "tag", NULL};
-	PyObject *bytes, *alignment = NULL, *zeroed = NULL, *tag = NULL;
+	static char *known[] = {"nbytes", "alignment", "zeroed", "tag", "timeout", NULL};
+	struct wishes w = {NULL};
 
-	if (!PyArg_ParseTupleAndKeywords(args, names, "O|O$OO", known, &bytes, &alignment, &zeroed,
-					 &tag))
+	if (!PyArg_ParseTupleAndKeywords(args, names, "O|O$OOO", known, &w.nbytes, &w.alignment,
+					 &w.zeroed, &w.tag, &w.timeout))
 		return NULL;
-	return allocate_objects((struct pool *)self, bytes, alignment, zeroed, tag);
+	return allocate_wishes((struct pool *)self, &w);
 }
 
 static PyObject *py_pool_allocate_aligned(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
@@ -254,7 +280,7 @@ static PyObject *py_pool_allocate_aligned(PyObject *self, PyObject *const *args,
 		PyErr_SetString(PyExc_TypeError, "allocate_aligned takes a size and an alignment");
 		return NULL;
 	}
-	return allocate_objects((struct pool *)self, args[0], args[1], NULL, NULL);
+	return allocate_wishes((struct pool *)self, &(struct wishes){args[0], args[1]});
 }
 
 static PyObject *py_pool_free(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
@@ -300,6 +326,56 @@ static PyObject *pool_new(PyTypeObject *type, PyObject *args, PyObject *names)
 	return (PyObject *)self;
 }
 
+/*
+ * Pools whose objects are gone before their last fence, with what their callbacks need:
+ * they are destroyed when another pool begins or ends, if they can be by then.
+ */
+static struct orphan {
+	struct orphan *next;
+	struct binpool *pool;
+	PyObject *keep, *dict;
+	PyInterpreterState *of;
+} * orphans;
+
+static void orphan_add(struct pool *self)
+{
+	struct orphan *o = malloc(sizeof(*o));
+
+	Py_XINCREF(self->keep);
+	Py_XINCREF(self->dict);
+	if (!o)
+		return;
+	*o = (struct orphan){orphans, self->pool, self->keep, self->dict, PyInterpreterState_Get()};
+	orphans = o;
+}
+
+static void orphans_end(void)
+{
+	struct orphan *o = orphans, *next;
+	PyThreadState *thread;
+	int err;
+
+	/* Others find none meanwhile. */
+	orphans = NULL;
+	for (; o; o = next) {
+		next = o->next;
+		err = -EBUSY;
+		if (o->of == PyInterpreterState_Get()) {
+			thread = PyEval_SaveThread();
+			err = lib.destroy_wait(o->pool, 0);
+			PyEval_RestoreThread(thread);
+		}
+		if (err) {
+			o->next = orphans;
+			orphans = o;
+		} else {
+			Py_XDECREF(o->keep);
+			Py_XDECREF(o->dict);
+			free(o);
+		}
+	}
+}
+
 static PyObject *py_pool_adopt(PyObject *self, PyObject *args)
 {
 	struct pool *pool = (struct pool *)self;
@@ -324,6 +400,7 @@ static PyObject *py_pool_adopt(PyObject *self, PyObject *args)
 	pool->keep = keep;
 	pool->handles = handles;
 	pool->pool = c_pool;
+	orphans_end();
 	Py_RETURN_NONE;
 }
 
@@ -371,7 +448,8 @@ static int pool_destroy(struct pool *self, uint32_t ms)
 static PyObject *py_pool_destroy(PyObject *self, PyObject *args)
 {
 	struct pool *pool = (struct pool *)self;
-	double seconds = 0, ms;
+	double seconds = 0;
+	uint32_t ms;
 	int err;
 
 	if (!PyArg_ParseTuple(args, "|d:destroy", &seconds))
@@ -382,12 +460,9 @@ static PyObject *py_pool_destroy(PyObject *self, PyObject *args)
 		PyErr_SetString(PyExc_BufferError, "another thread is in a call on the pool");
 		return NULL;
 	}
-	ms = seconds * 1000;
-	if (!(ms >= 0)) {
-		PyErr_SetString(PyExc_ValueError, "a time to wait is not negative");
+	if (!to_ms(seconds, &ms))
 		return NULL;
-	}
-	err = pool_destroy(pool, ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX);
+	err = pool_destroy(pool, ms);
 	if (err)
 		return fail(pool, err);
 	Py_RETURN_NONE;
@@ -438,9 +513,10 @@ static void pool_dealloc(PyObject *self)
 	PyErr_Fetch(&etype, &value, &traceback);
 	if (pool->weakrefs)
 		PyObject_ClearWeakRefs(self);
-	/* No buffer is left, or it would have kept the pool; but C may have some, who keep it. */
-	if (pool->pool && pool_destroy(pool, 0))
-		Py_XINCREF(pool->keep);
+	/* No buffer is left, or it would have kept the pool; but some may wait for fences. */
+	if (pool->pool && pool_destroy(pool, 0) == -EBUSY)
+		orphan_add(pool);
+	orphans_end();
 	Py_CLEAR(pool->keep);
 	Py_CLEAR(pool->dict);
 	Py_CLEAR(pool->fail);
@@ -452,10 +528,11 @@ static void pool_dealloc(PyObject *self)
 
 static PyMethodDef pool_methods[] = {
 	{"allocate", (PyCFunction)(void (*)(void))py_pool_allocate, METH_FASTCALL | METH_KEYWORDS,
-	 "allocate(nbytes, alignment=None, *, zeroed=False, tag=None)\n--\n\n"
+	 "allocate(nbytes, alignment=None, *, zeroed=False, tag=None, timeout=None)\n--\n\n"
 	 "A PooledBuffer of at least nbytes bytes; the same as calling the pool.\n\n"
 	 "nbytes may be 0. alignment: a power of two up to 1 GiB. zeroed: all bytes are 0.\n"
 	 "tag: what leaks() calls it; a tagged buffer takes the pool's lock to be freed.\n"
+	 "timeout: how many seconds to wait for room, TimeoutError after that; None: no waiting.\n"
 	 "MemoryError (its errno says why), ValueError; in a forked child OSError."},
 	{"allocate_aligned", (PyCFunction)(void (*)(void))py_pool_allocate_aligned, METH_FASTCALL,
 	 "allocate_aligned(size, alignment, /)\n--\n\nAs allocate."},
@@ -465,8 +542,8 @@ static PyMethodDef pool_methods[] = {
 	 "parts keep it. Dropping the last reference to a buffer does the same."},
 	{"destroy", py_pool_destroy, METH_VARARGS,
 	 "destroy(timeout=0, /)\n--\n\nGives everything back and ends the pool.\n\n"
-	 "Waits up to timeout seconds for buffers that other threads have. BufferError:\n"
-	 "buffers live; nothing changed. A second time does nothing."},
+	 "Waits up to timeout seconds for buffers that other threads have, and for fences.\n"
+	 "BufferError: buffers live; nothing changed. A second time does nothing."},
 	{"_adopt", py_pool_adopt, METH_VARARGS, NULL},
 	{"_enter", py_pool_enter, METH_NOARGS, NULL},
 	{"_leave", py_pool_leave, METH_NOARGS, NULL},

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+"""Buffers that something is at work on, and waiting for room."""
+
+import errno
+import os
+import threading
+import time
+
+import binpool
+from helpers import Case, MIB, thp
+
+
+class Fences(Case):
+    def test_descriptors(self):
+        pool = thp()
+        read, write = os.pipe()
+        buf = pool(1000)
+        ptr = buf.ptr
+        pool.free_after(buf, read)
+        os.close(read)
+        self.assertEqual((buf.released, pool.pending_blocks, pool.active_blocks, pool.poll()),
+                         (True, 1, 1, 1))
+        self.raises(ValueError, "released", pool.free, buf)
+        others = [pool(1000) for _ in range(20)]
+        self.assertNotIn(ptr, [b.ptr for b in others])
+        self.raises(BufferError, "", pool.destroy)
+        os.close(write)
+        self.assertEqual((pool.poll(), pool.active_blocks), (0, 20))
+        with open("/dev/zero", "rb") as over:
+            pool.free_after(others.pop(), over, over.fileno())
+            self.assertEqual(pool.poll(), 0)
+
+    def test_callables(self):
+        pool = thp()
+        over = [False, False]
+        pool.free_after(pool(1000), lambda: over[0], lambda: over[1])
+        for i in range(2):
+            self.assertEqual(pool.poll(), 1)
+            over[i] = True
+        self.assertEqual((pool.poll(), pool.active_blocks), (0, 0))
+        # None at all: at once.
+        pool.free_after(pool(1000))
+        self.assertEqual(pool.poll(), 0)
+        self.assertEqual(pool.counters()["fence_errors"], 0)
+
+    def test_over_a_counter_of_numpy(self):
+        import numpy
+        pool, counter = thp(), numpy.zeros(1, "u8")
+        for i in range(1, 5):
+            pool.free_after(pool(1000), lambda i=i: counter[0] >= i)
+        left = []
+        for i in range(1, 5):
+            counter[0] = i
+            left.append(pool.poll())
+        self.assertEqual(left, [3, 2, 1, 0])
+
+    def test_what_is_wrong(self):
+        pool, other = thp(), thp()
+        buf = pool(1000)
+        view = memoryview(buf)
+        self.raises(BufferError, "views", pool.free_after, buf, lambda: True)
+        view.release()
+        self.raises(ValueError, "another pool's", other.free_after, buf, lambda: True)
+        self.raises(ValueError, "a part", pool.free_after, buf.sub(0, 10), lambda: True)
+        self.assertRaises(TypeError, pool.free_after, b"", lambda: True)
+        self.assertRaises(AttributeError, pool.free_after, buf, "fence")
+        e = self.raises(OSError, "", pool.free_after, buf, lambda: True, 999)
+        self.assertEqual(e.errno, errno.EBADF)
+        # Nothing of that took it.
+        self.assertEqual((buf.released, pool.pending_blocks, bytes(memoryview(buf)[:0])),
+                         (False, 0, b""))
+        pool.free(buf)
+        self.raises(ValueError, "released", pool.free_after, buf, lambda: True)
+        from binpool import _callbacks
+        self.assertEqual(_callbacks._waiting, {})
+
+    def test_fences_that_raise(self):
+        out = self.script("""
+            pool = binpool.MemoryPool("x", "thp")
+            pool.free_after(pool(1000), lambda: 1 / 0)
+            print(pool.poll(), pool.counters()["fence_errors"], pool.active_blocks)
+            """, errors=["ZeroDivisionError"])
+        self.assertEqual(out, ["0 1 0"])
+
+    def test_pool_goes_before_its_fence(self):
+        """It is destroyed when it can be, with those who know of its memory told."""
+        log, over = [], []
+        for make in (lambda: thp(), lambda: binpool.MemoryPool("x", bytearray)):
+            pool = make()
+            pool.add_registrar(lambda *a: log.append("attach"), lambda a: log.append("detach"))
+            pool.free_after(pool(1000), lambda: bool(over))
+            del pool
+            thp()
+            over.append(True)
+            thp()
+            self.assertEqual(log, ["attach", "detach"])
+            del log[:], over[:]
+
+    def test_exit_with_fences(self):
+        out = self.script("""
+            read, write = os.pipe()
+            pool = binpool.MemoryPool("x", "thp")
+            over = binpool.MemoryPool("y", bytearray)
+            for p in pool, over:
+                p.free_after(p(1000), read)
+                p.free_after(p(1000), lambda: False)
+            print(pool.poll(), over.poll())
+            """)
+        self.assertEqual(out, ["2 2"])
+
+
+class Waiting(Case):
+    def test_timeout(self):
+        pool = thp(max_alloc_bytes=8 * MIB)
+        kept = [pool(6 * MIB)]
+        self.raises(TimeoutError, "6 MiB", pool.allocate, 6 * MIB, timeout=0.02)
+        self.raises(MemoryError, "", pool.allocate, 6 * MIB)
+        # What can never be is refused at once.
+        self.raises(MemoryError, "never fits", pool.allocate, 16 * MIB, timeout=3600)
+        for bad in (-1, float("nan")):
+            self.raises(ValueError, "negative", pool.allocate, 10, timeout=bad)
+        self.assertRaises(TypeError, pool.allocate, 10, timeout="long")
+        timer = threading.Timer(0.05, kept.clear)
+        timer.start()
+        start = time.monotonic()
+        self.assertEqual(pool.allocate(6 * MIB, timeout=float("inf")).size, 6 * MIB)
+        self.assertLess(time.monotonic() - start, 60)
+        timer.join()
+        self.assertEqual(pool(10, 64, timeout=0).size, 10)
+
+    def test_for_a_fence(self):
+        pool = thp(max_alloc_bytes=8 * MIB)
+        read, write = os.pipe()
+        pool.free_after(pool(6 * MIB), read)
+        timer = threading.Timer(0.05, os.close, [write])
+        timer.start()
+        self.assertEqual(pool.allocate(6 * MIB, timeout=60).size, 6 * MIB)
+        timer.join()
+        os.close(read)
