@@ -213,13 +213,13 @@ static int clean_all(struct list_head *runs)
 		if (!err)
 			continue;
 		if (done) {
-			rest = run_split(run, done, FRAME_PRIVATE);
+			rest = run_split(run, done, FRAME_TAKEN);
 			run_set(run, run->other, done, run->state, true);
 			list_add(&rest->link, &run->link);
 		}
 		if (err == -EHWPOISON) {
 			if (rest->nr > 1) {
-				struct frame *after = run_split(rest, 1, FRAME_PRIVATE);
+				struct frame *after = run_split(rest, 1, FRAME_TAKEN);
 
 				list_add(&after->link, &rest->link);
 			}

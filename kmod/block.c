@@ -63,6 +63,18 @@ void block_fs_put(void)
 	simple_release_fs(&block_mnt, &block_mnt_count);
 }
 
+/* What was taken for a block is in it from here on. */
+static void activate(struct frame *run)
+{
+	struct node_pool *node = node_of_frame(run);
+
+	spin_lock(&node->lock);
+	run_uncount(node, run);
+	run_set(run, run->other, run->nr, FRAME_ACTIVE, run->clean);
+	node->stats.active += run->nr;
+	node_unlock(node);
+}
+
 /*
  * A block over the private, clean frames of @runs, which it takes over with what was
  * charged for them; on failure (NULL) both stay the caller's.
@@ -93,6 +105,7 @@ struct block *block_create(const struct request *req, u64 bytes, struct list_hea
 		block->run_max = max(block->run_max, run->nr);
 		if (page_to_nid(run->page) != block->nid)
 			block->nid = NUMA_NO_NODE;
+		activate(run);
 	}
 	kref_init(&block->ref);
 	kref_get(&req->opener->ref);
@@ -123,7 +136,7 @@ void block_put(struct block *block)
 	kref_put(&block->ref, block_free);
 }
 
-/* Cuts what is in the same state, idle or not, off the front of a private run. */
+/* Cuts what is alike, idle or not, off the front of a run. */
 static struct frame *cut(struct frame **run, bool *idle)
 {
 	struct frame *front = *run;
@@ -134,14 +147,13 @@ static struct frame *cut(struct frame **run, bool *idle)
 		if (n++ % 64 == 0)
 			cond_resched();
 	}
-	*run = n < front->nr ? run_split(front, n, FRAME_PRIVATE) : NULL;
+	*run = n < front->nr ? run_split(front, n, front->state) : NULL;
 	return front;
 }
 
 /*
- * Private runs of @block come back: idle frames are held, or go to the system if
- * nothing is to be held, the others go to limbo. Allocates nothing and zeroes
- * nothing.
+ * Runs that @block had, or left in quarantine, come back: idle frames are held, or go to the system
+ * if nothing is to be held, the others go to limbo. Allocates nothing and zeroes nothing.
  */
 void frames_return(struct block *block, struct list_head *runs)
 {
@@ -151,7 +163,7 @@ void frames_return(struct block *block, struct list_head *runs)
 
 	list_for_each_entry_safe(run, tmp, runs, link) {
 		list_del_init(&run->link);
-		run_set(run, run->other, run->nr, FRAME_PRIVATE, false);
+		run_set(run, run->other, run->nr, run->state, false);
 		while (run) {
 			bool idle;
 			struct frame *front = cut(&run, &idle);

@@ -60,13 +60,13 @@ static unsigned long cut(struct list_head *runs, unsigned long key, unsigned lon
 		if (start >= end || start + run->nr <= key)
 			continue;
 		if (start < key) {
-			rest = run_split(run, key - start, FRAME_PRIVATE);
+			rest = run_split(run, key - start, FRAME_TAKEN);
 			list_add(&rest->link, &run->link);
 			run = rest;
 			start = key;
 		}
 		if (start + run->nr > end) {
-			rest = run_split(run, end - start, FRAME_PRIVATE);
+			rest = run_split(run, end - start, FRAME_TAKEN);
 			list_add(&rest->link, &run->link);
 		}
 		list_move_tail(&run->link, to);
@@ -346,12 +346,14 @@ static int search_node(struct search *search, bool hard, struct list_head *runs)
 static int search_nodes(struct request *req, struct list_head *runs)
 {
 	struct search search = {.req = req, .mine = LIST_HEAD_INIT(search.mine)};
+	struct node_stats sum;
 	struct node_pool *node;
 	int hard, err = -ENOMEM;
 
 	req->fresh = false;
 	/* Too much is in use: no run would help. */
-	if (req->nr > limit_left() + stats_sum().held)
+	sum = stats_sum();
+	if (req->nr > limit_left() + sum.held - sum.taken)
 		return -ENOSPC;
 	for (hard = 0; hard < 2 && err && err != -EINTR; hard++) {
 		if (hard && req->flags & BINPOOL_ALLOC_NOWAIT)

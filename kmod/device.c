@@ -3,6 +3,8 @@
  * /dev/binpool: an opener per open(), and the ioctls INFO, ALLOC, TRIM and LIMIT.
  * An opener lives until its descriptor and its last block, limbo included, are gone.
  */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
 #include <linux/capability.h>
 #include <linux/file.h>
 #include <linux/fs.h>
@@ -262,6 +264,13 @@ static long ioctl_trim(void __user *arg)
 	return ioctl_write(arg, &trim, sizeof(trim));
 }
 
+static int refuse_raise(long max, long old)
+{
+	pr_notice_ratelimited("LIMIT=%llu of process %d, now %llu, takes CAP_SYS_RESOURCE\n",
+			      limit_bytes(max), task_tgid_nr(current), limit_bytes(old));
+	return -EPERM;
+}
+
 /*
  * The opener's own limit. As with a hard resource limit anybody who has the
  * descriptor may lower it, so that it can be set before the descriptor is passed on.
@@ -276,14 +285,19 @@ static long ioctl_limit(struct opener *opener, void __user *arg)
 			 arg);
 	if (err)
 		return err;
-	if (limit.flags || (limit.max_bytes && limit.max_bytes < FRAME_BYTES))
+	if (limit.flags)
 		return -EINVAL;
+	if (limit.max_bytes && limit.max_bytes < FRAME_BYTES) {
+		pr_notice_ratelimited("LIMIT=%llu of process %d is less than a frame (%lu)\n",
+				      limit.max_bytes, task_tgid_nr(current), FRAME_BYTES);
+		return -EINVAL;
+	}
 	if (limit.max_bytes)
 		max = limit.max_bytes >> PMD_SHIFT;
 	old = atomic_long_read(&opener->max_frames);
 	do {
 		if (max > old && !capable(CAP_SYS_RESOURCE))
-			return -EPERM;
+			return refuse_raise(max, old);
 		limit.previous_bytes = limit_bytes(old);
 		limit.opener_bytes = account_bytes(&opener->account);
 		/* Before it is set: what cannot be answered is not done. */

@@ -67,6 +67,33 @@ struct frame *run_split(struct frame *f, unsigned long nr, enum frame_state stat
 	return rest;
 }
 
+static unsigned long *number_of(struct node_pool *node, const struct frame *run)
+{
+	switch (run->state) {
+	case FRAME_ACTIVE:
+		return &node->stats.active;
+	case FRAME_LIMBO:
+		return &node->stats.limbo;
+	case FRAME_QUARANTINE:
+		return &node->stats.quarantine;
+	default:
+		return &node->stats.taken;
+	}
+}
+
+/*
+ * Takes a run, which is not held, out of its node's numbers: it will be counted again
+ * before anybody sees them, or it leaves for the system.
+ */
+void run_uncount(struct node_pool *node, struct frame *run)
+{
+	lockdep_assert_held(&node->lock);
+	if (run->state == FRAME_LEAVING)
+		return;
+	*number_of(node, run) -= run->nr;
+	run->state = FRAME_LEAVING;
+}
+
 static int run_cmp(void *unused, const struct list_head *a, const struct list_head *b)
 {
 	unsigned long x = frame_key(list_entry(a, struct frame, link)->page);
@@ -92,7 +119,7 @@ unsigned int runs_tidy(struct list_head *runs)
 		    page_to_nid(prev->page) == page_to_nid(run->page) &&
 		    prev->clean == run->clean) {
 			list_del_init(&run->link);
-			run_set(prev, run->other, prev->nr + run->nr, FRAME_PRIVATE, prev->clean);
+			run_set(prev, run->other, prev->nr + run->nr, FRAME_TAKEN, prev->clean);
 			continue;
 		}
 		prev = run;
@@ -123,13 +150,13 @@ static struct frame *frame_new(struct page *page)
 	}
 	/* A stale index, left by the page's last life, costs the huge mapping. */
 	page_folio(page)->index = 0;
-	run_set(f, f, 1, FRAME_PRIVATE, false);
+	run_set(f, f, 1, FRAME_TAKEN, false);
 	return f;
 }
 
 /*
  * Makes a page of the frame's size, got from the system, a private run of one,
- * counted as active. NULL if there is no memory for its record; the page stays the
+ * counted as taken. NULL if there is no memory for its record; the page stays the
  * caller's.
  */
 struct frame *frame_adopt(struct page *page, bool clean)
@@ -142,14 +169,14 @@ struct frame *frame_adopt(struct page *page, bool clean)
 	f->clean = clean;
 	node = node_of_frame(f);
 	spin_lock(&node->lock);
-	node->stats.active++;
+	node->stats.taken++;
 	node_unlock(node);
 	return f;
 }
 
 /*
  * Up to @nr frames of @node from the system, appended to @runs as private runs,
- * counted as active. The caller has taken them from limit and floor. Fewer come if
+ * counted as taken. The caller has taken them from limit and floor. Fewer come if
  * the system has no more, or at a fatal signal. Returns how many.
  */
 unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp,
@@ -187,9 +214,9 @@ unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp,
 			break;
 		made++;
 		if (run && frame_key(run->page) + run->nr == frame_key(f->page)) {
-			run_set(run, f, run->nr + 1, FRAME_PRIVATE, clean);
+			run_set(run, f, run->nr + 1, FRAME_TAKEN, clean);
 		} else {
-			run_set(f, f, 1, FRAME_PRIVATE, clean);
+			run_set(f, f, 1, FRAME_TAKEN, clean);
 			list_add_tail(&f->link, runs);
 			run = f;
 		}
@@ -200,7 +227,7 @@ unsigned long fresh_runs(struct node_pool *node, unsigned long nr, gfp_t gfp,
 	kvfree(pages);
 
 	spin_lock(&node->lock);
-	node->stats.active += made;
+	node->stats.taken += made;
 	node_unlock(node);
 	trace_fresh(node->nid, nr, made);
 	return made;
@@ -223,10 +250,7 @@ static void forget(struct node_pool *node, struct frame **batch, unsigned int n)
 	spin_lock(&node->lock);
 	for (i = 0; i < n; i++)
 		xa_erase(&frame_index, frame_key(batch[i]->page));
-	node->stats.active -= n;
-	node_unlock(node);
-	/* Under max_bytes, or with a memory failure, the reserve may have lost some. */
-	reserve_fill_node(node);
+	spin_unlock(&node->lock);
 }
 
 /*
@@ -241,7 +265,10 @@ static void retire(struct node_pool *node, const struct frame *f)
 	spin_unlock(&node->lock);
 }
 
-/* Gives private runs back to the system, but for poisoned frames, and to the limit. */
+/*
+ * Gives private runs back to the system, but for poisoned frames, and to the limit. In
+ * the node's numbers they are no more from the beginning.
+ */
 void frames_to_system(struct list_head *runs)
 {
 	struct frame *batch[ERASE_BATCH];
@@ -252,6 +279,11 @@ void frames_to_system(struct list_head *runs)
 		struct node_pool *node = node_of_frame(run);
 
 		list_del(&run->link);
+		if (run->state != FRAME_LEAVING) {
+			spin_lock(&node->lock);
+			run_uncount(node, run);
+			node_unlock(node);
+		}
 		while (left) {
 			unsigned int i, n = min_t(unsigned long, left, ERASE_BATCH);
 
@@ -273,6 +305,8 @@ void frames_to_system(struct list_head *runs)
 			left -= n;
 			cond_resched();
 		}
+		/* Under max_bytes, or with a memory failure, the reserve may have lost some. */
+		reserve_fill_node(node);
 	}
 }
 
@@ -294,10 +328,14 @@ void frame_retire(struct frame *f)
 {
 	struct node_pool *node = node_of_frame(f);
 
+	spin_lock(&node->lock);
+	run_uncount(node, f);
+	node_unlock(node);
 	forget(node, &f, 1);
 	retire(node, f);
 	kmem_cache_free(records, f);
 	limit_give(1);
+	reserve_fill_node(node);
 }
 
 /* Zeroes a private frame, in nobody's hands but ours: 0, or -EHWPOISON. */

@@ -98,6 +98,8 @@ unsigned long held_to_system(struct node_pool *node, enum give what, unsigned lo
 		if (run) {
 			room = min(room, run->nr);
 			run = held_carve(node, run, 0, room);
+			/* At once, so that nobody counts it for the reserve. */
+			run_uncount(node, run);
 		}
 		node_unlock(node);
 		if (!run)

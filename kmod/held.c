@@ -144,29 +144,23 @@ static void join_and_link(struct node_pool *node, struct frame *run)
 }
 
 /*
- * Holds a private run that was counted as active. It is refused (false) if nothing is
+ * Holds a run that was somewhere else. It is refused (false), and leaves, if nothing is
  * to be held, or while more is managed than the limit allows.
  */
-static bool put_run(struct frame *run)
+static bool put_run(struct node_pool *node, struct frame *run)
 {
-	struct node_pool *node = node_of_frame(run);
-	bool put, dirty = !run->clean;
+	bool put = held_wanted(node);
 
-	run->since = jiffies;
-	spin_lock(&node->lock);
-	node->stats.active -= run->nr;
-	put = held_wanted(node);
+	run_uncount(node, run);
 	if (put)
 		join_and_link(node, run);
-	else
-		node->stats.active += run->nr;
-	node_unlock(node);
-	if (put && dirty)
-		cleaners_wake(node);
 	return put;
 }
 
-/* Holds private runs again, or gives them to the system if they may not be held. */
+/*
+ * Holds runs of which the caller has the only reference, wherever they are counted, or
+ * gives them to the system if they may not be held.
+ */
 void held_return(struct list_head *runs)
 {
 	struct frame *run, *tmp;
@@ -174,9 +168,16 @@ void held_return(struct list_head *runs)
 
 	list_for_each_entry_safe(run, tmp, runs, link) {
 		struct node_pool *node = node_of_frame(run);
+		bool put, dirty = !run->clean;
 
 		list_del_init(&run->link);
-		if (put_run(run))
+		run->since = jiffies;
+		spin_lock(&node->lock);
+		put = put_run(node, run);
+		node_unlock(node);
+		if (put && dirty)
+			cleaners_wake(node);
+		if (put)
 			held_excess_to_system(node);
 		else
 			list_add_tail(&run->link, &gone);
@@ -200,7 +201,7 @@ static unsigned long skip_to_end(const struct frame *run, unsigned long nr, unsi
 }
 
 /*
- * Makes @nr frames of a held run, from @skip on, private and active; the rest
+ * Takes @nr frames of a held run, from @skip on, which are private then; the rest
  * stays held. Cheapest is to take the end: the run keeps its place in the index.
  */
 struct frame *held_carve(struct node_pool *node, struct frame *run, unsigned long skip,
@@ -212,17 +213,17 @@ struct frame *held_carve(struct node_pool *node, struct frame *run, unsigned lon
 	if (skip) {
 		bin_del(node, run);
 		rest = run;
-		run = run_split(run, skip, FRAME_PRIVATE);
+		run = run_split(run, skip, FRAME_TAKEN);
 		bin_add(node, rest);
 	} else {
 		unlink_run(node, run);
-		run_set(run, run->other, run->nr, FRAME_PRIVATE, run->clean);
+		run_set(run, run->other, run->nr, FRAME_TAKEN, run->clean);
 	}
 	if (run->nr > nr) {
 		rest = run_split(run, nr, FRAME_HELD);
 		link_run(node, rest);
 	}
-	node->stats.active += run->nr;
+	node->stats.taken += run->nr;
 	return run;
 }
 
@@ -234,7 +235,19 @@ static struct frame *longest(struct bins *bins)
 	return bin < nr_bins ? list_first_entry(&bins->list[bin], struct frame, link) : NULL;
 }
 
-/* A held frame to clean, from the longest dirty run; it still counts as held. */
+/*
+ * A frame that is being cleaned, which can take long, counts as a dirty run of one
+ * though it is in no list: it is neither anybody's nor gone meanwhile.
+ */
+static void count_cleaning(struct node_pool *node, long nr)
+{
+	lockdep_assert_held(&node->lock);
+	node->stats.taken -= nr;
+	node->stats.held += nr;
+	node->held[false].frames[run_bin(1)] += nr;
+}
+
+/* A held frame to clean, from the longest dirty run. */
 struct frame *held_take_dirty(struct node_pool *node)
 {
 	struct frame *run;
@@ -243,8 +256,7 @@ struct frame *held_take_dirty(struct node_pool *node)
 	run = longest(&node->held[false]);
 	if (run) {
 		run = held_carve(node, run, run->nr - 1, 1);
-		node->stats.active--;
-		node->stats.held++;
+		count_cleaning(node, 1);
 	}
 	node_unlock(node);
 	return run;
@@ -259,12 +271,8 @@ void held_put_cleaned(struct frame *f)
 
 	f->clean = true;
 	spin_lock(&node->lock);
-	node->stats.held--;
-	put = held_wanted(node);
-	if (put)
-		join_and_link(node, f);
-	else
-		node->stats.active++;
+	count_cleaning(node, -1);
+	put = put_run(node, f);
 	node_unlock(node);
 	if (put) {
 		held_excess_to_system(node);
@@ -280,8 +288,7 @@ void held_drop_poisoned(struct frame *f)
 	struct node_pool *node = node_of_frame(f);
 
 	spin_lock(&node->lock);
-	node->stats.held--;
-	node->stats.active++;
+	count_cleaning(node, -1);
 	node_unlock(node);
 	frame_retire(f);
 	room_made();
@@ -439,7 +446,7 @@ unsigned long held_gather(struct node_pool *node, unsigned long nr, struct list_
 	return got;
 }
 
-/* Frames in the runs of a bin. */
+/* Frames in the runs of a bin, and in the smallest one those that are being cleaned. */
 unsigned long held_in_bin(struct node_pool *node, unsigned int bin, bool clean_only)
 {
 	unsigned long nr;

@@ -49,7 +49,8 @@
  * has at a time, for long, while memory is migrated and reclaimed. No lock is held
  * when it is waited for, and nothing that reclaim may call waits for it.
  * Nothing is allocated and nothing sleeps under the locks, and they are never taken
- * in interrupts. Runs that are in no list but the owner's (private) need none.
+ * in interrupts. Runs that are in no list but the owner's (private) need none, but for
+ * their node's numbers.
  */
 #ifndef BINPOOL_INTERNAL_H
 #define BINPOOL_INTERNAL_H
@@ -84,11 +85,14 @@ static inline u64 frames_to_bytes(u64 nr)
 	return nr << PMD_SHIFT;
 }
 
+/* Where a run is, and with that in which of its node's numbers. */
 enum frame_state {
-	FRAME_PRIVATE, /* owned by the code that works on it, or by a block */
+	FRAME_TAKEN,  /* private: of who makes a block, or looks for what it needs */
+	FRAME_ACTIVE, /* private: in a block */
 	FRAME_HELD,
 	FRAME_LIMBO,
 	FRAME_QUARANTINE,
+	FRAME_LEAVING, /* private, on its way to the system: in no number any more */
 };
 
 struct block;
@@ -119,9 +123,10 @@ struct stretch {
 
 /* Numbers of frames of a node; protected by its lock. */
 struct node_stats {
-	unsigned long active;
-	unsigned long held; /* with those that are just being cleaned */
+	unsigned long active; /* in blocks */
+	unsigned long held;   /* in bins, with those that are just being cleaned */
 	unsigned long held_clean;
+	unsigned long taken; /* free, in somebody's hands: told as held, but not to be had */
 	unsigned long limbo;
 	unsigned long quarantine;
 	unsigned long retired;
@@ -261,6 +266,7 @@ int frames_init(void);
 void frames_exit(void);
 unsigned long frame_key(const struct page *page);
 struct frame *frame_next(const struct frame *f, long n);
+void run_uncount(struct node_pool *node, struct frame *run);
 void run_set(struct frame *first, struct frame *last, unsigned long nr, enum frame_state state,
 	     bool clean);
 unsigned int runs_tidy(struct list_head *runs);
@@ -440,7 +446,7 @@ struct pool_user *user_get(const struct cred *cred);
 void user_put(struct pool_user *user);
 void users_exit(void);
 u64 user_limit_bytes(void);
-int user_limit_set(u64 bytes);
+void user_limit_set(u64 bytes);
 int charge_take(struct request *req);
 void charge_give(struct opener *opener, unsigned long nr, bool locked);
 void charge_to_limbo(struct block *block);

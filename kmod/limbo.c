@@ -49,8 +49,8 @@ void limbo_put(struct frame *f, struct block *block)
 	atomic_long_inc(&block->limbo);
 	atomic_long_inc(&limbo_frames);
 	spin_lock(&node->lock);
+	run_uncount(node, f);
 	f->state = FRAME_LIMBO;
-	node->stats.active--;
 	node->stats.limbo++;
 	list_add_tail(&f->link, &node->limbo);
 	look_soon(node);
@@ -72,11 +72,6 @@ static void leave(struct node_pool *node, struct frame *f, bool pinned)
 	f->block = NULL;
 	/* First: who sees nothing in limbo any more is not charged for it either. */
 	charge_from_limbo(block);
-	spin_lock(&node->lock);
-	f->state = FRAME_PRIVATE;
-	node->stats.limbo--;
-	node->stats.active++;
-	node_unlock(node);
 	list_add(&f->link, &run);
 	if (pinned) {
 		/* Whoever pins it keeps it alive, and frees it when done. */

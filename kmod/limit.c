@@ -75,16 +75,14 @@ u64 limit_managed_bytes(void)
 }
 
 /*
- * Sets the limit, rounded down to frames, and gives held memory back as far as it
- * is above it. -EINVAL for less than a frame or more than the machine has, -EINTR if a
- * fatal signal came before all of that was found.
+ * Sets the limit, at least a frame and rounded down to frames, and gives held memory
+ * back as far as it is above it. -EINTR if a fatal signal came before all of that was
+ * found.
  */
 int limit_set(u64 bytes)
 {
 	int nid, err;
 
-	if (bytes < FRAME_BYTES || bytes > ram_bytes())
-		return -EINVAL;
 	WRITE_ONCE(max_frames, bytes >> PMD_SHIFT);
 	err = cleaners_pause(PAUSE_FOR_ALL);
 	for_each_node(nid)

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Module parameters that say what they take: a value outside of the range is refused,
- * when the module is loaded and when it is written later, with a line in the kernel
- * log that names the parameter, what was given and what may be.
+ * Module parameters and knobs in sysfs that say what they take: a value outside of the
+ * range is refused, when the module is loaded and when it is written later, with a line
+ * in the kernel log that names the parameter, what was given and what may be.
  */
 #ifndef BINPOOL_PARAM_H
 #define BINPOOL_PARAM_H
 
 #include <linux/limits.h>
 #include <linux/moduleparam.h>
+#include <linux/ratelimit_types.h>
 #include <linux/types.h>
 
 /* As `max`: the machine's memory in bytes. */
@@ -21,6 +22,9 @@ struct param_number {
 	u64 max;
 	bool or_zero; /* 0 may be given too: the default, or never */
 };
+
+/* Of what root has written; refused requests of others have a pace of their own. */
+extern struct ratelimit_state refusals;
 
 extern const struct kernel_param_ops param_number_ops;
 extern const struct kernel_param_ops param_flag_ops;
@@ -58,5 +62,9 @@ extern const struct kernel_param_ops param_flag_ops;
 	module_param_cb(name, &param_flag_ops, &(name), perm);                                     \
 	__MODULE_PARM_TYPE(name, "bool");                                                          \
 	MODULE_PARM_DESC(name, text)
+
+int knob_number(const char *knob, const char *text, u64 min, u64 max, bool or_zero, u64 now,
+		u64 *value);
+int knob_flag(const char *knob, const char *text, bool only_yes, bool *on);
 
 #endif /* BINPOOL_PARAM_H */

@@ -78,8 +78,8 @@ void quarantine_put(struct block *block, struct list_head *runs)
 		run->block = block;
 		atomic_long_add(run->nr, &block->quarantine);
 		spin_lock(&node->lock);
+		run_uncount(node, run);
 		run_set(run, run->other, run->nr, FRAME_QUARANTINE, false);
-		node->stats.active -= run->nr;
 		node->stats.quarantine += run->nr;
 		list_add_tail(&run->link, &node->quarantine);
 		node_unlock(node);
@@ -104,11 +104,6 @@ void quarantine_release(struct node_pool *node)
 
 		list_move(&run->link, &one);
 		run->block = NULL;
-		spin_lock(&node->lock);
-		run_set(run, run->other, nr, FRAME_PRIVATE, false);
-		node->stats.quarantine -= nr;
-		node->stats.active += nr;
-		node_unlock(node);
 		frames_return(block, &one);
 		atomic_long_sub(nr, &block->quarantine);
 		block_put(block);

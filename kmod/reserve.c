@@ -13,6 +13,7 @@
 #include <linux/nodemask.h>
 
 #include "internal.h"
+#include "param.h"
 
 /* Frames got at a time. */
 #define FILL_BATCH 32UL
@@ -26,7 +27,9 @@ static DECLARE_WAIT_QUEUE_HEAD(batch_wait); /* for the end of a batch */
 
 unsigned long node_managed(const struct node_pool *node)
 {
-	return node->stats.active + node->stats.held + node->stats.limbo + node->stats.quarantine;
+	const struct node_stats *stats = &node->stats;
+
+	return stats->active + stats->held + stats->taken + stats->limbo + stats->quarantine;
 }
 
 /* Held frames above the reserve. */
@@ -209,6 +212,17 @@ static bool set_node(struct node_pool *node, unsigned long nr)
 	return lowered;
 }
 
+/* Says which limit was in the way; @others is what the other nodes' reserves take of it. */
+static void refuse_above(const struct node_pool *node, u64 bytes, u64 others)
+{
+	u64 max = limit_max_bytes(), now = frames_to_bytes(node->reserve);
+
+	if (!__ratelimit(&refusals))
+		return;
+	pr_notice("node%d/reserve_bytes=%llu beside %llu is above max_bytes=%llu; it stays %llu\n",
+		  node->nid, bytes, others, max, now);
+}
+
 /*
  * Sets the reserve of one node, rounded down to frames. Returns as soon as it is set
  * and nothing more comes for one that was higher. -EINVAL if all reserves together would
@@ -217,16 +231,19 @@ static bool set_node(struct node_pool *node, unsigned long nr)
 int reserve_set_node(int nid, u64 bytes)
 {
 	struct node_pool *node = node_of(nid);
+	u64 others, max = limit_max_bytes();
 	bool lowered = false;
 	int err = 0;
 
 	if (mutex_lock_killable(&set_lock))
 		return -EINTR;
-	if (bytes > limit_max_bytes() ||
-	    frames_to_bytes(reserve_total() - node->reserve) + bytes > limit_max_bytes())
+	others = frames_to_bytes(reserve_total() - node->reserve);
+	if (bytes > max || others + bytes > max) {
 		err = -EINVAL;
-	else
+		refuse_above(node, bytes, others);
+	} else {
 		lowered = set_node(node, bytes >> PMD_SHIFT);
+	}
 	mutex_unlock(&set_lock);
 	return lowered ? batch_wait_over(node) : err;
 }
@@ -238,9 +255,14 @@ int reserve_set(u64 bytes)
 	unsigned int nodes = num_node_state(N_MEMORY);
 	nodemask_t lowered = NODE_MASK_NONE;
 	int nid, err = 0;
+	u64 max = limit_max_bytes();
 
-	if (bytes > limit_max_bytes())
+	if (bytes > max) {
+		if (__ratelimit(&refusals))
+			pr_notice("reserve_bytes=%llu is above max_bytes=%llu; it stays %llu\n",
+				  bytes, max, frames_to_bytes(reserve_total()));
 		return -EINVAL;
+	}
 	if (mutex_lock_killable(&set_lock))
 		return -EINTR;
 	for_each_node_state(nid, N_MEMORY) {

@@ -11,7 +11,9 @@
 #include <linux/sysfs.h>
 
 #include "internal.h"
+#include "param.h"
 
+/* As it is told: until a block is made of it, what is taken is held like the rest. */
 static struct node_stats node_stats(int nid)
 {
 	struct node_pool *node = node_of(nid);
@@ -20,6 +22,7 @@ static struct node_stats node_stats(int nid)
 	spin_lock(&node->lock);
 	stats = node->stats;
 	spin_unlock(&node->lock);
+	stats.held += stats.taken;
 	return stats;
 }
 
@@ -34,6 +37,7 @@ struct node_stats stats_sum(void)
 		sum.active += one.active;
 		sum.held += one.held;
 		sum.held_clean += one.held_clean;
+		sum.taken += one.taken;
 		sum.limbo += one.limbo;
 		sum.quarantine += one.quarantine;
 		sum.retired += one.retired;
@@ -133,8 +137,11 @@ static ssize_t max_bytes_store(struct device *dev, struct device_attribute *attr
 			       size_t len)
 {
 	u64 bytes;
-	int err = kstrtou64(buf, 0, &bytes) ?: limit_set(bytes);
+	int err = knob_number("max_bytes", buf, FRAME_BYTES, limit_machine_bytes(NUMA_NO_NODE),
+			      false, limit_max_bytes(), &bytes);
 
+	if (!err)
+		err = limit_set(bytes);
 	return err ?: len;
 }
 static DEVICE_ATTR_RW(max_bytes);
@@ -148,25 +155,15 @@ static ssize_t user_max_bytes_store(struct device *dev, struct device_attribute 
 				    const char *buf, size_t len)
 {
 	u64 bytes;
-	int err = kstrtou64(buf, 0, &bytes) ?: user_limit_set(bytes);
-
-	return err ?: len;
-}
-static DEVICE_ATTR_RW(user_max_bytes);
-
-/* 0 or 1 and nothing else, so that a mistyped number is no yes. */
-static int read_flag(const char *buf, bool *on)
-{
-	u8 value;
-	int err = kstrtou8(buf, 10, &value);
+	int err = knob_number("user_max_bytes", buf, FRAME_BYTES, limit_machine_bytes(NUMA_NO_NODE),
+			      true, user_limit_bytes(), &bytes);
 
 	if (err)
 		return err;
-	if (value > 1)
-		return -EINVAL;
-	*on = value;
-	return 0;
+	user_limit_set(bytes);
+	return len;
 }
+static DEVICE_ATTR_RW(user_max_bytes);
 
 static ssize_t reserve_bytes_show(struct device *dev, struct device_attribute *attr, char *buf)
 {
@@ -177,8 +174,11 @@ static ssize_t reserve_bytes_store(struct device *dev, struct device_attribute *
 				   const char *buf, size_t len)
 {
 	u64 bytes;
-	int err = kstrtou64(buf, 0, &bytes) ?: reserve_set(bytes);
+	int err = knob_number("reserve_bytes", buf, 0, limit_machine_bytes(NUMA_NO_NODE), false,
+			      frames_to_bytes(reserve_total()), &bytes);
 
+	if (!err)
+		err = reserve_set(bytes);
 	return err ?: len;
 }
 static DEVICE_ATTR_RW(reserve_bytes);
@@ -204,9 +204,15 @@ static ssize_t node_reserve_show(struct kobject *kobj, struct kobj_attribute *at
 static ssize_t node_reserve_store(struct kobject *kobj, struct kobj_attribute *attr,
 				  const char *buf, size_t len)
 {
+	int err, nid = dir_nid(kobj);
+	char knob[32];
 	u64 bytes;
-	int err = kstrtou64(buf, 0, &bytes) ?: reserve_set_node(dir_nid(kobj), bytes);
 
+	snprintf(knob, sizeof(knob), "node%d/reserve_bytes", nid);
+	err = knob_number(knob, buf, 0, limit_machine_bytes(NUMA_NO_NODE), false,
+			  frames_to_bytes(READ_ONCE(node_of(nid)->reserve)), &bytes);
+	if (!err)
+		err = reserve_set_node(nid, bytes);
 	return err ?: len;
 }
 
@@ -231,7 +237,7 @@ static ssize_t holding_store(struct device *dev, struct device_attribute *attr, 
 			     size_t len)
 {
 	bool on;
-	int err = read_flag(buf, &on) ?: set_holding(on);
+	int err = knob_flag("holding", buf, false, &on) ?: set_holding(on);
 
 	return err ?: len;
 }
@@ -241,12 +247,10 @@ static ssize_t free_held_store(struct device *dev, struct device_attribute *attr
 			       size_t len)
 {
 	bool on;
-	int err = read_flag(buf, &on);
+	int err = knob_flag("free_held", buf, true, &on);
 
 	if (err)
 		return err;
-	if (!on)
-		return -EINVAL;
 	return held_free_all(GIVE_SPARE) ?: len;
 }
 static DEVICE_ATTR_WO(free_held);
@@ -257,12 +261,10 @@ static ssize_t phys_release_store(struct device *dev, struct device_attribute *a
 				  const char *buf, size_t len)
 {
 	bool on;
-	int nid, err = read_flag(buf, &on);
+	int nid, err = knob_flag("phys_release", buf, true, &on);
 
 	if (err)
 		return err;
-	if (!on)
-		return -EINVAL;
 	for_each_node(nid)
 		quarantine_release(node_of(nid));
 	return len;

@@ -100,16 +100,13 @@ u64 user_limit_bytes(void)
 }
 
 /*
- * Sets what each user may have, rounded down to frames; 0: as much as all together.
- * -EINVAL for less than a frame or more than the machine has. Who has more keeps it.
+ * Sets what each user may have, at least a frame and rounded down to frames; 0: as much
+ * as all together. Who has more keeps it.
  */
-int user_limit_set(u64 bytes)
+void user_limit_set(u64 bytes)
 {
-	if (bytes && (bytes < FRAME_BYTES || bytes > limit_machine_bytes(NUMA_NO_NODE)))
-		return -EINVAL;
 	WRITE_ONCE(user_max_frames, bytes >> PMD_SHIFT);
 	room_made();
-	return 0;
 }
 
 /* Adds @nr to @used if that stays within @max. */

@@ -242,7 +242,7 @@ TEST_F_TIMEOUT(empty, two_writers, 60)
 }
 
 /* Blocks come and go while it is filled, up to the limit: all of it adds up. */
-TEST_F_TIMEOUT(empty, filled_beside_blocks, 60)
+TEST_F_TIMEOUT(empty, filled_beside_blocks, 120)
 {
 	const __u64 limit = 48 * self->frame, len = 32 * self->frame;
 	unsigned int seed = 5;

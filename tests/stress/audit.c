@@ -121,20 +121,6 @@ static long long bins_sum(int nid, const char *attr)
 	return sum;
 }
 
-/* A frame that is just being cleaned is held, but rests in no bin. */
-static long long cleaning_bytes(const char *attr)
-{
-	long long threads;
-	char text[32];
-
-	if (strcmp(attr, "held_bytes") || attr_read("held_bytes") == attr_read("held_clean_bytes"))
-		return 0;
-	if (text_read("/sys/module/binpool/parameters/clean_threads", text, sizeof(text)) <= 0)
-		return 0;
-	threads = strtoll(text, NULL, 10);
-	return threads * (long long)shared->frame;
-}
-
 static void audit_bins(void)
 {
 	static const char *const of_bins[] = {"active_bytes", "held_bytes", "held_clean_bytes"};
@@ -143,16 +129,15 @@ static void audit_bins(void)
 	for (unsigned int i = 0; i < shared->nr_nodes * 3; i++) {
 		int nid = shared->nodes[i / 3];
 		const char *attr = of_bins[i % 3];
-		long long sum, total, may;
+		long long sum, total;
 		char name[64];
 
 		snprintf(name, sizeof(name), "node%d/%s", nid, attr);
 		do {
-			may = cleaning_bytes(attr);
 			sum = bins_sum(nid, attr);
 			total = attr_read(name);
-		} while ((sum > total || sum + may < total) && now_ms() < end);
-		if (sum > total || sum + may < total)
+		} while (sum != total && now_ms() < end);
+		if (sum != total)
 			report(CHECK_COUNTERS, "%s: %lld, of all bins %lld", name, total, sum);
 	}
 }

@@ -65,7 +65,7 @@ struct binpool_info {
 	__aligned_u64 frame_bytes;    /* (out) unit of memory: one huge page */
 	__aligned_u64 max_bytes;      /* (out) bound on active + held + limbo + quarantine */
 	__aligned_u64 active_bytes;   /* (out) in blocks, of all openers */
-	__aligned_u64 held_bytes;     /* (out) free, kept for the next block */
+	__aligned_u64 held_bytes;     /* (out) free, kept for the next block or taken for one */
 	__aligned_u64 limbo_bytes;    /* (out) returned, but still pinned */
 	__aligned_u64 opener_bytes;   /* (out) this opener's blocks, limbo and quarantine */
 	__aligned_u64 user_max_bytes; /* (out) bound on what each user may have */
@@ -162,6 +162,7 @@ struct binpool_trim {
  * Errors, beside the common ones:
  *  EINVAL  max_bytes is less than a frame, and not 0
  *  EPERM   it would be raised, and the caller may not
+ * The kernel log has a line for either, at most ten in five seconds (0: no limit).
  */
 struct binpool_limit {
 	__u32 size;		      /* (in) */
