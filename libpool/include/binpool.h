@@ -47,7 +47,8 @@ struct binpool;
 /* ---- Options ------------------------------------------------------------ */
 
 /* kind */
-#define BINPOOL_KIND_HOST 0 /* buffers are host pointers */
+#define BINPOOL_KIND_HOST   0 /* buffers are host pointers */
+#define BINPOOL_KIND_HANDLE 1 /* buffers are opaque handles of an allocator's */
 
 /* provider */
 #define BINPOOL_PROVIDER_AUTO	   0 /* the first of device, hugetlb, thp that works here */
@@ -82,18 +83,31 @@ struct binpool;
  * struct is copied at create. The callbacks are called without a lock held,
  * from any thread that uses the pool, one at a time, and may not use that pool
  * (-EDEADLK) nor wait for a thread that does.
+ *
+ * A host pool needs alloc and free, a pool of handles alloc_handle and free_handle.
+ * A handle is any number but 0, and no two that are out are the same.
  */
 struct binpool_allocator_ops {
 	size_t size;
 	void *ctx;
 	int (*alloc)(void *ctx, uint64_t bytes, void **ptr);
 	void (*free)(void *ctx, void *ptr, uint64_t bytes);
+	int (*alloc_handle)(void *ctx, uint64_t bytes, uint64_t *handle);
+	void (*free_handle)(void *ctx, uint64_t handle, uint64_t bytes);
+	/*
+	 * For binpool_buffer_sub on handles; NULL: there are no parts. Several threads may be
+	 * in these two at once. sub_free may be NULL.
+	 */
+	int (*sub)(void *ctx, uint64_t handle, uint64_t offset, uint64_t bytes, uint64_t *part);
+	void (*sub_free)(void *ctx, uint64_t part);
+	/* Called once, when the pool is destroyed; not if binpool_create failed. May be NULL. */
+	void (*release)(void *ctx);
 };
 
 struct binpool_options {
 	size_t size;
 	const char *name;	/* for reports; copied; NULL: "binpool" */
-	uint32_t kind;		/* BINPOOL_KIND_* */
+	uint32_t kind;		/* BINPOOL_KIND_*; HANDLE needs an allocator */
 	uint32_t provider;	/* BINPOOL_PROVIDER_* */
 	int32_t node;		/* NUMA node or BINPOOL_NODE_ANY */
 	uint32_t mantissa_bits; /* 2^this size classes per power of two; 0 to 16 */
@@ -101,8 +115,8 @@ struct binpool_options {
 	uint32_t flags;		/* BINPOOL_POOL_* */
 	/*
 	 * Bound on reserved bytes. 0: what the provider allows (device: the
-	 * module's max_bytes or user_max_bytes, the smaller; hugetlb, thp: 80 % of physical memory;
-	 * allocator: BINPOOL_UNLIMITED).
+	 * module's max_bytes or user_max_bytes, the smaller; hugetlb, thp, and an allocator of
+	 * host memory: 80 % of physical memory; of handles: BINPOOL_UNLIMITED).
 	 */
 	uint64_t max_bytes;
 	/* Smallest unit, a power of two. 0: 64, and 1 over an allocator. */
@@ -124,6 +138,13 @@ struct binpool_options {
 			NULL                                                                       \
 	}
 
+/*
+ * Makes @pool the allocator of another pool, of the same kind: fills @ops, whose size the
+ * caller has set, for binpool_create. Until that other pool is destroyed, or ops->release
+ * is called because it was never made, @pool cannot be destroyed (-EBUSY).
+ */
+int binpool_pool_allocator(struct binpool *pool, struct binpool_allocator_ops *ops);
+
 /* ---- Life cycle --------------------------------------------------------- */
 
 /*
@@ -132,7 +153,7 @@ struct binpool_options {
  * (suffix K, M, G, T), granule, cache_bytes (or "auto"), verbose, strict_node, leaks,
  * changes the options of every pool not made over an allocator.
  * Errors: -ENODEV the provider is not to be had here; -EACCES, -EPERM no right
- * to /dev/binpool; -ENOMEM; -EOPNOTSUPP kind not supported yet.
+ * to /dev/binpool; -ENOMEM.
  */
 int binpool_create(struct binpool **pool, const struct binpool_options *opts);
 
@@ -190,18 +211,20 @@ struct binpool_buf {
 	uint64_t extent_offset; /* of ptr in that file */
 	uint32_t flags;		/* BINPOOL_BUF_ZEROED if its bytes are known to be zero */
 	uint32_t reserved;
-	uint64_t parent; /* of a sub-buffer: where the buffer starts that it is part of; else 0 */
+	uint64_t parent; /* of a sub-buffer: ptr or handle of what it is part of; else 0 */
+	uint64_t handle; /* pools of handles: the allocator's, 0 for a buffer of size 0; else 0 */
 };
 
 /*
- * As binpool_alloc, with all options; 0 or the negative of its errno. With WAIT
+ * As binpool_alloc, with all options, in pools of either kind; 0 or the negative of its
+ * errno. Handles have no alignment (-EINVAL), and are not zeroed (-EOPNOTSUPP). With WAIT
  * what would be ENOMEM, ENOSPC or EDQUOT waits for buffers to be freed, for fences, and for
  * what others give back; -ETIMEDOUT if that takes longer than wait_ms.
  */
 int binpool_alloc_ex(struct binpool *pool, const struct binpool_alloc_opts *opts,
 		     struct binpool_buf *out);
 
-/* What is known of the live buffer that starts at @ptr. -EINVAL if none does. */
+/* What is known of the live buffer that starts at @ptr (the handle); -EINVAL if none does. */
 int binpool_buf_info(struct binpool *pool, const void *ptr, struct binpool_buf *out);
 
 /*
@@ -235,6 +258,16 @@ int binpool_free_bulk(struct binpool *pool, size_t n, void *const *ptrs);
  */
 int binpool_reserve(struct binpool *pool, uint64_t bytes);
 
+/*
+ * The same in a pool of handles; binpool_alloc and binpool_free are for host pointers, and
+ * either kind's is -EINVAL in a pool of the other. A handle's ptr is NULL; but a buffer of
+ * size 0 has no handle, and is told by a ptr that leads nowhere. binpool_handle_free
+ * takes the buffer as binpool_handle_alloc or binpool_alloc_ex filled it, or its handle
+ * alone; if bytes is not 0 it has to be what was asked for.
+ */
+int binpool_handle_alloc(struct binpool *pool, uint64_t size, struct binpool_buf *out);
+int binpool_handle_free(struct binpool *pool, const struct binpool_buf *buf);
+
 /* ---- References and parts ------------------------------------------------ */
 
 /*
@@ -243,7 +276,7 @@ int binpool_reserve(struct binpool *pool, uint64_t bytes);
  * last is gone the buffer counts as in use, and as nothing else than before: whoever has
  * a reference may use all of it.
  *
- * @buf names a buffer by its ptr (the rest may be 0), or a sub-buffer as
+ * @buf names a buffer by its ptr or handle (the rest may be 0), or a sub-buffer as
  * binpool_buffer_sub filled it. Freeing a buffer with references takes the pool's lock.
  * Errors: -EINVAL no such buffer is live; -ENOMEM.
  */
@@ -255,7 +288,8 @@ int binpool_buffer_put(struct binpool *pool, const struct binpool_buf *buf);
 /*
  * @bytes at @offset of @parent as a buffer of its own, which keeps the parent until
  * binpool_buffer_put gives it up. Both within the bytes the parent was asked for; parts
- * may overlap, and have parts themselves. Errors: -EINVAL; -ENOMEM.
+ * may overlap, and have parts themselves. Of a handle a part is what the allocator makes
+ * of it, with errors of its own; -EOPNOTSUPP if it makes none. Errors: -EINVAL; -ENOMEM.
  */
 int binpool_buffer_sub(struct binpool *pool, const struct binpool_buf *parent, uint64_t offset,
 		       uint64_t bytes, struct binpool_buf *out);
@@ -293,7 +327,8 @@ struct binpool_fence {
 };
 
 /*
- * As binpool_free, for a buffer that something is still at work on: it rests until
+ * As binpool_free, for a buffer that something is still at work on (in a pool of handles
+ * @ptr is the handle): it rests until
  * all @n fences are over, and is handed out to nobody before. (struct
  * binpool_fence::size, the same in all of them, is how far apart they are.) Until then
  * it is in use as far as counters, limits and binpool_destroy are concerned, but nobody's
@@ -551,7 +586,7 @@ struct binpool_registrar_ops {
 	void (*release)(void *ctx);
 };
 
-/* Adds a registrar and attaches all extents; *id names it. Errors: attach's. */
+/* Adds a registrar and attaches all extents; *id names it. Errors: attach's; -EINVAL handles. */
 int binpool_add_registrar(struct binpool *pool, const struct binpool_registrar_ops *ops,
 			  uint64_t *id);
 

@@ -47,6 +47,19 @@ int binpool_free_on_cl_queue(struct binpool *pool, void *ptr, cl_command_queue q
  */
 int binpool_cl_fence(cl_event event, struct binpool_fence *out);
 
+/*
+ * An allocator of device memory for a pool of handles: fills @ops, whose size the caller
+ * has set, for binpool_create with BINPOOL_KIND_HANDLE. The handles are cl_mem of
+ * @context, made with @flags (as clCreateBuffer's, without a host pointer; 0: read and
+ * write), and there on @device when they are handed out. Parts are sub-buffers: their
+ * offset is a multiple of CL_DEVICE_MEM_BASE_ADDR_ALIGN, else -EINVAL. The context is
+ * retained until the pool is destroyed, or ops->release called because none was made.
+ * Errors: -EINVAL; -ENOMEM; -EIO any other OpenCL error, named in binpool_last_error().
+ * Allocations also fail with -EFBIG, above CL_DEVICE_MAX_MEM_ALLOC_SIZE.
+ */
+int binpool_cl_device_allocator(cl_context context, cl_device_id device, cl_mem_flags flags,
+				struct binpool_allocator_ops *ops);
+
 #ifdef __cplusplus
 }
 #endif

@@ -42,6 +42,17 @@ int binpool_free_on_cuda_stream(struct binpool *pool, void *ptr, struct CUstream
  */
 int binpool_cuda_fence(struct CUevent_st *event, struct binpool_fence *out);
 
+/*
+ * An allocator of device memory for a pool of handles: fills @ops, whose size the caller
+ * has set, for binpool_create with BINPOOL_KIND_HANDLE. The handles are CUdeviceptr of
+ * the context that is current to the calling thread; which one is current to whoever
+ * allocates does not matter. Parts are addresses inside. Ends the context first, its
+ * memory is gone: freeing is nothing then, and allocating -ENODEV.
+ * Errors: -ENODEV no driver (libcuda.so.1), no device, no current context; -EINVAL;
+ * -ENOMEM; -EIO any other CUDA error, named in binpool_last_error().
+ */
+int binpool_cuda_device_allocator(struct binpool_allocator_ops *ops);
+
 #ifdef __cplusplus
 }
 #endif

@@ -19,6 +19,8 @@ static int request_init(struct request *req, const struct binpool *pool, uint64_
 	if (!is_pow2(align) || align > ALIGNMENT_MAX)
 		return explain(-EINVAL, "pool %s: alignment %llu is no power of two up to 1 GiB",
 			       pool->name, (unsigned long long)align);
+	if (pool->handles && align != 1)
+		return explain(-EINVAL, "pool %s: handles have no alignment", pool->name);
 	*req = (struct request){.bytes = bytes, .align = align};
 	if (!bytes && !(pool->exact && pool->classes == BINPOOL_CLASSES_HYSOP)) {
 		req->is_void = true;
@@ -221,8 +223,10 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 static __attribute__((noinline)) void *allocate_slowly(struct binpool *pool, size_t size)
 {
 	struct binpool_buf buf;
-	int err = allocate(pool, size, 1, 0, &buf);
+	int err = pool_enter_host(pool);
 
+	if (!err)
+		err = allocate(pool, size, 1, 0, &buf);
 	if (!err)
 		return buf.ptr;
 	errno = -err;
@@ -263,8 +267,10 @@ EXPORT void *binpool_alloc_cached(struct binpool *pool, size_t size)
 EXPORT void *binpool_alloc_aligned(struct binpool *pool, size_t size, size_t alignment)
 {
 	struct binpool_buf buf;
-	int err = allocate(pool, size, alignment, 0, &buf);
+	int err = pool_enter_host(pool);
 
+	if (!err)
+		err = allocate(pool, size, alignment, 0, &buf);
 	if (!err)
 		return buf.ptr;
 	errno = -err;
@@ -274,7 +280,7 @@ EXPORT void *binpool_alloc_aligned(struct binpool *pool, size_t size, size_t ali
 EXPORT int binpool_alloc_bulk(struct binpool *pool, size_t size, size_t n, void **ptrs)
 {
 	struct binpool_buf buf;
-	int err = pool_enter(pool);
+	int err = pool_enter_host(pool);
 
 	if (err)
 		return err;
@@ -306,7 +312,7 @@ EXPORT int binpool_reserve(struct binpool *pool, uint64_t bytes)
 		struct binpool_buf buf;
 
 		err = allocate(pool, bytes, 1, 0, &buf);
-		return err ? err : binpool_free(pool, buf.ptr);
+		return err ? err : release_at(pool, buf_key(pool, &buf), NULL);
 	}
 	err = request_init(&req, pool, bytes, 1);
 	if (!err) {

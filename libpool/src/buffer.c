@@ -25,6 +25,11 @@ void buf_describe(const struct binpool *pool, const struct run *run, bool clean,
 	};
 	if (e->is_void)
 		return;
+	if (pool->handles) {
+		buf->handle = (uintptr_t)run->ptr;
+		buf->ptr = NULL;
+		return;
+	}
 	buf->extent_offset = (uint64_t)(run->ptr - e->base);
 	if (pool->provider.ops->file_at)
 		buf->extent_fd = pool->provider.ops->file_at(e, buf->extent_offset, buf->capacity,
@@ -42,7 +47,7 @@ static int tag_buffer(struct binpool *pool, const struct binpool_buf *buf, const
 	struct run *run;
 
 	pool_lock(pool);
-	run = lookup_find(pool, buf->ptr);
+	run = lookup_find(pool, buf_key(pool, buf));
 	note = note_get(pool, run);
 	if (note) {
 		memcpy(note->tag, tag, strlen(tag) + 1);
@@ -54,7 +59,7 @@ static int tag_buffer(struct binpool *pool, const struct binpool_buf *buf, const
 	pool_unlock(pool);
 	if (note)
 		return 0;
-	binpool_free(pool, buf->ptr);
+	release_at(pool, buf_key(pool, buf), NULL);
 	return explain(-ENOMEM, "pool %s: the system has no memory for a tag", pool->name);
 }
 
@@ -78,6 +83,9 @@ EXPORT int binpool_alloc_ex(struct binpool *pool, const struct binpool_alloc_opt
 	if (o.tag && strlen(o.tag) >= BINPOOL_TAG_LEN)
 		return explain(-EINVAL, "opts: the tag has %zu characters, at most %d",
 			       strlen(o.tag), BINPOOL_TAG_LEN - 1);
+	if (pool->handles && o.flags & BINPOOL_BUF_ZEROED)
+		return explain(-EOPNOTSUPP, "pool %s: what a handle stands for cannot be zeroed",
+			       pool->name);
 	if (!o.alignment)
 		o.alignment = 1;
 	err = allocate(pool, o.bytes, o.alignment, o.flags, &buf);
@@ -117,7 +125,7 @@ EXPORT int binpool_buf_info(struct binpool *pool, const void *ptr, struct binpoo
 static struct run *resolve(const struct binpool *pool, const struct binpool_buf *buf,
 			   struct sub **sub)
 {
-	const char *ptr = buf->ptr;
+	const char *ptr = buf_key(pool, buf);
 	const char *start = buf->parent ? (char *)(uintptr_t)buf->parent : ptr;
 	struct run *run = lookup_find(pool, start);
 	struct note *note;
@@ -131,7 +139,9 @@ static struct run *resolve(const struct binpool *pool, const struct binpool_buf 
 		return run;
 	note = note_find(pool, run);
 	for (*sub = note ? note->subs : NULL; *sub; *sub = (*sub)->next)
-		if ((*sub)->offset == (uint64_t)(ptr - start) && (*sub)->bytes == buf->bytes)
+		if ((pool->handles ? (*sub)->handle == buf->handle
+				   : (*sub)->offset == (uint64_t)(ptr - start)) &&
+		    (*sub)->bytes == buf->bytes)
 			return run;
 	explain(0, "pool %s: the buffer at %p has no sub-buffer of %llu bytes at %p", pool->name,
 		(const void *)start, (unsigned long long)buf->bytes, (const void *)ptr);
@@ -174,27 +184,49 @@ EXPORT int binpool_buffer_get(struct binpool *pool, const struct binpool_buf *bu
 }
 
 /* Takes one reference away. True: it was the last, and the buffer is to be freed. Locked. */
-static bool drop(struct binpool *pool, struct run *run, struct sub *sub)
+static bool drop(struct binpool *pool, struct run *run)
 {
 	struct note *note = note_find(pool, run);
-	struct sub **at;
 
 	if (!note)
 		return true;
-	if (sub) {
-		if (--sub->refs)
-			return false;
-		at = &note->subs;
-		while (*at != sub)
-			at = &(*at)->next;
-		*at = sub->next;
-		free(sub);
-	}
 	if (note->refs)
 		note->refs--;
 	else
 		note->freed = true;
 	return note_tidy(pool, note);
+}
+
+/* The end of a part, which no list has any more. The lock is let go meanwhile. */
+static void part_free(struct binpool *pool, struct sub *sub)
+{
+	struct callback c;
+
+	assert_locked(pool);
+	if (pool->handles && pool->provider.allocator.sub_free) {
+		pool_unlock(pool);
+		callback_enter(&c, pool);
+		pool->provider.allocator.sub_free(pool->provider.allocator.ctx, sub->handle);
+		callback_leave(&c);
+		pool_lock(pool);
+	}
+	free(sub);
+}
+
+/* Takes one reference to a part away. False: there are more. Locked. */
+static bool part_drop(struct binpool *pool, struct run *run, struct sub *sub)
+{
+	struct note *note = note_find(pool, run);
+	struct sub **at = &note->subs;
+
+	if (--sub->refs)
+		return false;
+	while (*at != sub)
+		at = &(*at)->next;
+	*at = sub->next;
+	/* Its reference to the buffer keeps that one until it is gone. */
+	part_free(pool, sub);
+	return true;
 }
 
 EXPORT int binpool_buffer_put(struct binpool *pool, const struct binpool_buf *buf)
@@ -211,71 +243,133 @@ EXPORT int binpool_buffer_put(struct binpool *pool, const struct binpool_buf *bu
 	c = cache_get(pool);
 	pool_lock(pool);
 	run = resolve(pool, &b, &sub);
-	if (run && drop(pool, run, sub))
+	if (run && (!sub || part_drop(pool, run, sub)) && drop(pool, run))
 		release_run(pool, c, run);
 	else
 		pool_unlock(pool);
 	return run ? 0 : -EINVAL;
 }
 
-/* A part of @run, which has @bytes at @offset. Locked. */
-static int sub_add(struct binpool *pool, struct run *run, uint64_t offset, uint64_t bytes)
+/*
+ * What the allocator makes of a part of a handle. The lock is let go meanwhile; the
+ * caller has a reference to the buffer.
+ */
+static int part_handle(struct binpool *pool, const struct run *run, struct sub *sub)
 {
-	struct note *note = note_get(pool, run);
-	struct sub *sub = note ? calloc(1, sizeof(*sub)) : NULL;
+	const struct binpool_allocator_ops *ops = &pool->provider.allocator;
+	struct callback c;
+	int err;
+
+	assert_locked(pool);
+	if (!ops->sub)
+		return explain(-EOPNOTSUPP, "pool %s: its allocator makes no parts of handles",
+			       pool->name);
+	pool_unlock(pool);
+	binpool_set_last_error("");
+	callback_enter(&c, pool);
+	err = ops->sub(ops->ctx, (uintptr_t)run->ptr, sub->offset, sub->bytes, &sub->handle);
+	callback_leave(&c);
+	if (err) {
+		err = callback_errno(err);
+		explain(err, "pool %s: its allocator refused a part of %llu bytes at %llu: %s",
+			pool->name, (unsigned long long)sub->bytes, (unsigned long long)sub->offset,
+			*binpool_last_error() ? binpool_last_error() : strerror(-err));
+	}
+	pool_lock(pool);
+	return err;
+}
+
+/*
+ * A part of @run, which has a reference for it. Locked; the lock is let go meanwhile.
+ * NULL, *err explained.
+ */
+static struct sub *part_new(struct binpool *pool, struct run *run, uint64_t offset, uint64_t bytes,
+			    int *err)
+{
+	struct sub *sub = calloc(1, sizeof(*sub));
+	struct note *note;
 
 	if (!sub) {
-		if (note)
-			note_tidy(pool, note);
-		return explain(-ENOMEM, "pool %s: the system has no memory for a sub-buffer",
+		*err = explain(-ENOMEM, "pool %s: the system has no memory for a sub-buffer",
 			       pool->name);
+		return NULL;
 	}
 	sub->offset = offset;
 	sub->bytes = bytes;
 	sub->refs = 1;
+	*err = pool->handles ? part_handle(pool, run, sub) : 0;
+	if (*err) {
+		free(sub);
+		return NULL;
+	}
+	note = note_find(pool, run);
 	sub->next = note->subs;
 	note->subs = sub;
-	note->refs++;
-	return 0;
+	return sub;
+}
+
+static void part_describe(struct binpool *pool, const struct run *run, const struct sub *sub,
+			  struct binpool_buf *out)
+{
+	buf_describe(pool, run, false, out);
+	out->parent = (uintptr_t)run->ptr;
+	out->bytes = sub->bytes;
+	out->capacity = sub->bytes;
+	out->handle = sub->handle;
+	if (!pool->handles)
+		out->ptr = run->ptr + sub->offset;
+	if (out->extent_fd >= 0)
+		out->extent_offset += sub->offset;
 }
 
 EXPORT int binpool_buffer_sub(struct binpool *pool, const struct binpool_buf *parent,
 			      uint64_t offset, uint64_t bytes, struct binpool_buf *out)
 {
 	struct binpool_buf b, made;
-	struct run *run;
-	struct sub *of;
+	struct note *note = NULL;
 	uint64_t room, inside;
+	struct cache *c;
+	struct run *run;
+	struct sub *sub;
 	int err = buf_in(&b, pool, parent);
 
 	if (err)
 		return err;
 	if (!out || out->size < sizeof(out->size))
 		return explain(-EINVAL, "out is NULL or its member size is not set");
+	c = cache_get(pool);
 	pool_lock(pool);
-	run = resolve(pool, &b, &of);
+	run = resolve(pool, &b, &sub);
 	if (!run) {
 		pool_unlock(pool);
 		return -EINVAL;
 	}
-	room = of ? of->bytes : run->asked;
-	inside = of ? of->offset : 0;
+	room = sub ? sub->bytes : run->asked;
+	inside = sub ? sub->offset : 0;
 	if (!bytes || offset > room || bytes > room - offset)
 		err = explain(-EINVAL,
 			      "pool %s: a sub-buffer of %llu bytes at %llu of a buffer of %llu",
 			      pool->name, (unsigned long long)bytes, (unsigned long long)offset,
 			      (unsigned long long)room);
 	else
-		err = sub_add(pool, run, inside + offset, bytes);
-	if (!err) {
-		buf_describe(pool, run, false, &made);
-		made.parent = (uintptr_t)run->ptr;
-		made.ptr = run->ptr + inside + offset;
-		made.bytes = bytes;
-		made.capacity = bytes;
-		if (made.extent_fd >= 0)
-			made.extent_offset += inside + offset;
+		note = note_get(pool, run);
+	if (!note) {
+		pool_unlock(pool);
+		return err ? err
+			   : explain(-ENOMEM, "pool %s: the system has no memory for a sub-buffer",
+				     pool->name);
 	}
+	note->refs++;
+	sub = part_new(pool, run, inside + offset, bytes, &err);
+	if (!sub) {
+		/* Meanwhile the others' may have gone. */
+		if (drop(pool, run))
+			release_run(pool, c, run);
+		else
+			pool_unlock(pool);
+		return err;
+	}
+	part_describe(pool, run, sub, &made);
 	pool_unlock(pool);
-	return err ? err : struct_out(out, &made, sizeof(made), "out");
+	return struct_out(out, &made, sizeof(made), "out");
 }

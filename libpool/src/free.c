@@ -129,8 +129,8 @@ void release_run(struct binpool *pool, struct cache *c, struct run *run)
 	pool_unpin(pool);
 }
 
-static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *ptr,
-						    const size_t *size)
+/* Frees the buffer at @ptr, a handle's number in a pool of handles. No lock is held. */
+int release_at(struct binpool *pool, const char *ptr, const size_t *size)
 {
 	struct cache *c;
 	struct run *run;
@@ -174,6 +174,14 @@ static inline bool release_cached(struct binpool *pool, void *ptr, const size_t 
 			     0))
 		return false;
 	return cache_push(c, run, ptr, index);
+}
+
+static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *ptr,
+						    const size_t *size)
+{
+	int err = pool_enter_host(pool);
+
+	return err && err != -EOWNERDEAD ? err : release_at(pool, ptr, size);
 }
 
 static inline int release(struct binpool *pool, void *ptr, const size_t *size)

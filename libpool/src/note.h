@@ -17,6 +17,7 @@ struct run;
 struct sub {
 	struct sub *next;
 	uint64_t offset, bytes;
+	uint64_t handle; /* in a pool of handles */
 	uint64_t refs;
 };
 

@@ -60,8 +60,12 @@ static int allocator_check(const struct binpool_options *o)
 	err = struct_in(&ops, sizeof(ops), o->allocator, "options.allocator");
 	if (err)
 		return err;
-	if (!ops.alloc || !ops.free)
+	if (o->kind == BINPOOL_KIND_HOST && (!ops.alloc || !ops.free))
 		return explain(-EINVAL, "options.allocator needs both alloc and free");
+	if (o->kind == BINPOOL_KIND_HANDLE && (!ops.alloc_handle || !ops.free_handle))
+		return explain(-EINVAL,
+			       "options.allocator needs both alloc_handle and free_handle: "
+			       "options.kind is HANDLE");
 	if (o->node != BINPOOL_NODE_ANY || o->flags & BINPOOL_POOL_STRICT_NODE)
 		return explain(-EINVAL, "a pool over an allocator has no node: the allocator "
 					"places its memory");
@@ -90,10 +94,13 @@ int options_check(struct binpool_options *o)
 	bool exact = o->provider == BINPOOL_PROVIDER_ALLOCATOR;
 	int err;
 
-	if (o->kind != BINPOOL_KIND_HOST)
-		return explain(-EOPNOTSUPP, "options.kind is %u: only HOST pools so far", o->kind);
+	if (o->kind > BINPOOL_KIND_HANDLE)
+		return explain(-EINVAL, "options.kind is %u, which there is not", o->kind);
 	if (o->provider > BINPOOL_PROVIDER_ALLOCATOR)
 		return explain(-EINVAL, "options.provider is %u, which there is not", o->provider);
+	if (o->kind == BINPOOL_KIND_HANDLE && !exact)
+		return explain(-EINVAL, "options.kind is HANDLE: options.provider has to be "
+					"ALLOCATOR, since the others give host memory");
 	if (o->classes > BINPOOL_CLASSES_HYSOP)
 		return explain(-EINVAL, "options.classes is %u, which there is not", o->classes);
 	if (o->flags & ~(BINPOOL_POOL_VERBOSE | BINPOOL_POOL_STRICT_NODE | BINPOOL_POOL_LEAKS))

@@ -55,6 +55,16 @@ int pool_enter(const struct binpool *pool)
 	return 0;
 }
 
+int pool_enter_host(const struct binpool *pool)
+{
+	int err = pool_enter(pool);
+
+	if (!err && pool->handles)
+		return explain(-EINVAL, "pool %s: its buffers are handles, not pointers",
+			       pool->name);
+	return err;
+}
+
 const void *thread_self(void)
 {
 	return &callbacks;
@@ -174,6 +184,7 @@ static int pool_init(struct binpool *pool, const struct binpool_options *o)
 	pool->flags = o->flags;
 	pool->granule = o->granule;
 	pool->exact = o->provider == BINPOOL_PROVIDER_ALLOCATOR;
+	pool->handles = o->kind == BINPOOL_KIND_HANDLE;
 	pool->stats.holding = 1;
 
 	p->pool = pool;
@@ -233,6 +244,7 @@ EXPORT int binpool_create(struct binpool **out, const struct binpool_options *op
 		pool_delete(pool);
 		return err;
 	}
+	pool->provider.in_use = true;
 	pool_trace(pool, "created over %s", binpool_provider_name(pool->provider.ops->id));
 	*out = pool;
 	return 0;
@@ -283,7 +295,7 @@ static void wait_idle(struct binpool *pool, uint64_t end)
 
 EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 {
-	uint64_t active, pending;
+	uint64_t active, pending, feeds;
 	int err = pool_enter(pool);
 
 	if (err && err != -EOWNERDEAD)
@@ -294,8 +306,9 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 		wait_idle(pool, now_ns() + (uint64_t)ms * 1000000u);
 		active = pool->stats.active_blocks;
 		pending = pool->fences.count;
+		feeds = pool->feeds;
 		/* A thread that freed the last buffer is about to leave its call. */
-		while (!active && pool->leaving)
+		while (!active && !feeds && pool->leaving)
 			pool_wait(pool, UINT64_MAX);
 		caches_off(pool, false);
 		pool_unlock(pool);
@@ -307,6 +320,9 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 				       pool->name, (unsigned long long)active,
 				       (unsigned long long)pending);
 		}
+		if (feeds)
+			return explain(-EBUSY, "pool %s: %llu other pools take from it", pool->name,
+				       (unsigned long long)feeds);
 		err = binpool_free_held(pool);
 		if (err)
 			return err;

@@ -251,6 +251,7 @@ struct provider_ops {
 struct provider {
 	const struct provider_ops *ops;
 	struct binpool_allocator_ops allocator;
+	bool in_use; /* the pool was made: the allocator is to be released */
 	const struct binpool *pool;
 	int32_t node;
 	bool strict_node;
@@ -337,6 +338,7 @@ struct binpool {
 	uint64_t max_bytes;
 	const char *max_from; /* what set it, for messages */
 	bool exact;	      /* over an allocator: an extent is one buffer */
+	bool handles;	      /* and that a handle: what is called ptr and base is a number */
 	uint64_t cache_bytes; /* as in the options */
 	uint32_t number;      /* of the pool among those that have caches */
 	uint32_t cache_bin;   /* the first that is cached, and how many are; 0: no caches */
@@ -375,6 +377,7 @@ struct binpool {
 	uint64_t binned_bytes; /* capacity of what is held in bins */
 	uint64_t largest;      /* capacity of the largest buffer in use, now or lately */
 	uint64_t stamp;	       /* since when what is held now is not used; coarse_ns() */
+	uint64_t feeds;	       /* pools that have this one as their allocator */
 	struct note **notes;   /* by run */
 	uint64_t notes_size;   /* a power of two */
 	uint64_t notes_count;
@@ -391,6 +394,8 @@ void pool_unlock(struct binpool *pool);
 void turn_take(struct binpool *pool);
 bool turn_try(struct binpool *pool);
 void turn_give(struct binpool *pool);
+/* The same, for functions on host pointers: -EINVAL in a pool of handles. */
+int pool_enter_host(const struct binpool *pool);
 /* Whether this thread is in a callback of the pool's. */
 bool callback_of(const struct binpool *pool);
 /* One thread less that needs the pool: see leaving. No lock is held. */
@@ -537,6 +542,12 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 void buf_describe(const struct binpool *pool, const struct run *run, bool clean,
 		  struct binpool_buf *buf);
 
+/* Where a described buffer is looked up. */
+static inline char *buf_key(const struct binpool *pool, const struct binpool_buf *buf)
+{
+	return pool->handles && buf->handle ? (char *)(uintptr_t)buf->handle : buf->ptr;
+}
+
 /* trim.c: a cheap clock, which goes on with the system's ticks. */
 uint64_t coarse_ns(void);
 
@@ -546,6 +557,7 @@ int leaks_watch(const struct binpool *pool);
 
 /* free.c */
 struct cache;
+int release_at(struct binpool *pool, const char *ptr, const size_t *size);
 void release_run(struct binpool *pool, struct cache *c, struct run *run);
 struct run *buffer_find(struct binpool *pool, const void *ptr, const size_t *size);
 void buffer_return(struct binpool *pool, struct run *run);

@@ -53,7 +53,7 @@ static void look(struct binpool *pool, void *arg)
 	struct search *s = arg;
 	struct extent *e;
 
-	if (pool->dead)
+	if (pool->dead || pool->handles)
 		return;
 	pool_lock(pool);
 	e = extent_at(pool, s->ptr);

@@ -133,7 +133,7 @@ EXPORT int binpool_add_registrar(struct binpool *pool, const struct binpool_regi
 				 uint64_t *id)
 {
 	struct registrar *r;
-	int err = pool_enter(pool);
+	int err = pool_enter_host(pool);
 
 	if (err)
 		return err;

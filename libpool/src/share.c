@@ -186,7 +186,7 @@ EXPORT int binpool_export(struct binpool *pool, const void *ptr, struct binpool_
 {
 	struct binpool_share s = {0};
 	struct run *run;
-	int err = pool_enter(pool);
+	int err = pool_enter_host(pool);
 
 	if (err)
 		return err;

@@ -25,10 +25,13 @@ void give(void *, void *ptr, uint64_t)
 
 int main()
 {
-	binpool_allocator_ops ops = {sizeof(ops), nullptr, take, give};
+	binpool_allocator_ops ops = {};
 	binpool_options options = BINPOOL_OPTIONS_INIT;
 	binpool *raw;
 
+	ops.size = sizeof(ops);
+	ops.alloc = take;
+	ops.free = give;
 	options.provider = BINPOOL_PROVIDER_ALLOCATOR;
 	options.allocator = &ops;
 	if (binpool_create(&raw, &options)) {

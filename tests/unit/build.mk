@@ -22,6 +22,9 @@ UNIT_LINK_test_opencl := $(LIB)/libbinpool-opencl.a
 UNIT_LIBS_test_opencl := -lOpenCL
 UNIT_LINK_test_opencl_queue := $(LIB)/libbinpool-opencl.a
 UNIT_LIBS_test_opencl_queue := -lOpenCL
+UNIT_LINK_test_opencl_device := $(LIB)/libbinpool-opencl.a
+UNIT_LIBS_test_opencl_device := -lOpenCL
+UNIT_LINK_test_cuda_device := $(LIB)/libbinpool-cuda.a
 UNIT_LINK_test_uring := $(LIB)/libbinpool-uring.a
 UNIT_LIBS_test_uring := -luring
 
@@ -59,7 +62,8 @@ check-asan: ## Run the unit tests under AddressSanitizer and UBSan
 		tests/unit/run-unit $(UNIT_TESTS:%=$(BUILD)/asan/tests/unit/%)
 
 # Address space randomisation may leave ThreadSanitizer no room for its shadow.
-TSAN_TESTS := test_grow test_threads test_cache test_cache_odd test_buffer test_fence test_wait test_trim
+TSAN_TESTS := test_grow test_threads test_cache test_cache_odd test_buffer test_fence test_wait \
+	test_trim test_handle
 check-tsan: ## Run the tests with threads under ThreadSanitizer
 	$(MAKE) --no-print-directory $(TSAN_TESTS:%=$(BUILD)/tsan/tests/unit/%) BUILD=$(BUILD)/tsan \
 		CFLAGS='-O1 -g -fsanitize=thread'

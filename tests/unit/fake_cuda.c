@@ -2,6 +2,7 @@
 /*
  * libcuda.so.1 for test_cuda_fake. Owns the one struct fake_cuda; a single thread.
  */
+#include <stdint.h>
 #include <stdlib.h>
 
 #include "fake_cuda.h"
@@ -65,6 +66,24 @@ EXPORT int cuCtxGetId(struct CUctx_st *ctx, unsigned long long *id)
 	check(true);
 	*id = ctx->id;
 	return ctx->id ? 0 : GONE;
+}
+
+EXPORT int cuMemAlloc_v2(unsigned long long *ptr, size_t bytes)
+{
+	check(fake.current && fake.current->id);
+	if (fake.alloc_error)
+		return fake.alloc_error;
+	*ptr = (uintptr_t)malloc(bytes);
+	fake.allocated++;
+	return 0;
+}
+
+EXPORT int cuMemFree_v2(unsigned long long ptr)
+{
+	check(fake.current && fake.current->id);
+	free((void *)(uintptr_t)ptr);
+	fake.allocated--;
+	return 0;
 }
 
 EXPORT int cuEventCreate(struct CUevent_st **event, unsigned int flags)

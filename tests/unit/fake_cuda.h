@@ -31,6 +31,8 @@ struct fake_cuda {
 	int mode;	  /* of capture, of the thread; global at first */
 	int record_error; /* what EventRecord answers */
 	int query_error;  /* what EventQuery answers */
+	int alloc_error;  /* what MemAlloc answers */
+	long allocated;	  /* device memory, in pieces */
 	unsigned long created, recorded, queried;
 	unsigned long wrong; /* calls in another mode, on what is gone, or in a wrong context */
 };

@@ -134,7 +134,8 @@ static void bad_options(void **state)
 {
 	const struct binpool_options good = BINPOOL_OPTIONS_INIT;
 	struct counter c = COUNTER_INIT;
-	struct binpool_allocator_ops ops = {sizeof(ops), &c, counter_alloc, counter_free};
+	struct binpool_allocator_ops ops = {
+		.size = sizeof(ops), .ctx = &c, .alloc = counter_alloc, .free = counter_free};
 	struct binpool_options o;
 
 	(void)state;
@@ -144,7 +145,7 @@ static void bad_options(void **state)
 		__VA_ARGS__;                                                                       \
 		create_fails(err, word, o);                                                        \
 	} while (0)
-	BAD(-EOPNOTSUPP, "kind", o.kind = 1);
+	BAD(-EINVAL, "kind", o.kind = 2);
 	BAD(-EINVAL, "provider", o.provider = 5);
 	BAD(-EINVAL, "classes", o.classes = 2);
 	BAD(-EINVAL, "flags", o.flags = 1u << 31);

@@ -135,7 +135,8 @@ static void monotone(void **state)
 static void check_pool_classes(uint32_t m, uint32_t classes, uint64_t granule, struct rng *r)
 {
 	struct counter c = COUNTER_INIT;
-	struct binpool_allocator_ops ops = {sizeof(ops), &c, counter_alloc, counter_free};
+	struct binpool_allocator_ops ops = {
+		.size = sizeof(ops), .ctx = &c, .alloc = counter_alloc, .free = counter_free};
 	struct binpool_options o = BINPOOL_OPTIONS_INIT;
 	struct binpool *pool;
 	int64_t last;

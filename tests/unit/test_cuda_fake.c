@@ -168,12 +168,62 @@ static void callers_events(void **state)
 	end(pool);
 }
 
+/* Device memory: made in its context, and not touched when that is gone. */
+static void device_memory(void **state)
+{
+	struct binpool_allocator_ops ops = {.size = sizeof(ops)};
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool_buf buf[2] = {{.size = sizeof(buf[0])}, {.size = sizeof(buf[0])}};
+	struct CUctx_st ctx = {.id = 20};
+	struct CUstream_st stream = {.ctx = &ctx, .submitted = 1};
+	struct binpool *pool;
+
+	(void)state;
+	assert_int_equal(binpool_cuda_device_allocator(&ops), -ENODEV);
+	assert_error_names("no context");
+	cuda->current = &ctx;
+	assert_ok(binpool_cuda_device_allocator(&ops));
+	cuda->current = NULL;
+	o.kind = BINPOOL_KIND_HANDLE;
+	o.provider = BINPOOL_PROVIDER_ALLOCATOR;
+	o.allocator = &ops;
+	assert_ok(binpool_create(&pool, &o));
+	for (int i = 0; i < 2; i++)
+		assert_ok(binpool_handle_alloc(pool, 5000, &buf[i]));
+	assert_int_equal(cuda->allocated, 2);
+	/* A kernel is at work on it. */
+	assert_ok(binpool_free_on_cuda_stream(pool, (void *)(uintptr_t)buf[0].handle, &stream));
+	assert_int_equal(binpool_held_blocks(pool), 0);
+	stream.finished = 1;
+	assert_int_equal(binpool_poll(pool), 0);
+	assert_int_equal(binpool_held_blocks(pool), 1);
+	assert_ok(binpool_free_held(pool));
+	assert_int_equal(cuda->allocated, 1);
+	/* Out of memory, and other errors. */
+	cuda->alloc_error = 2;
+	assert_int_equal(binpool_handle_alloc(pool, 5000, &buf[0]), -ENOMEM);
+	assert_error_names("cuMemAlloc");
+	cuda->alloc_error = 719;
+	assert_int_equal(binpool_handle_alloc(pool, 5000, &buf[0]), -EIO);
+	cuda->alloc_error = 0;
+	ctx.id = 0;
+	assert_int_equal(binpool_handle_alloc(pool, 5000, &buf[0]), -ENODEV);
+	assert_error_names("destroyed");
+	assert_ok(binpool_handle_free(pool, &buf[1]));
+	assert_ok(binpool_destroy(pool));
+	assert_int_equal(cuda->allocated, 1);
+	cuda->allocated = 0;
+	free((void *)(uintptr_t)buf[1].handle);
+	assert_int_equal(cuda->wrong, 0);
+	assert_int_equal(cuda->mode, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(events_are_pooled), cmocka_unit_test(captured),
 		cmocka_unit_test(context_goes),	     cmocka_unit_test(errors),
-		cmocka_unit_test(callers_events),
+		cmocka_unit_test(callers_events),    cmocka_unit_test(device_memory),
 	};
 
 	return cmocka_run_group_tests_name("cuda_fake", tests, find_fake, NULL);

@@ -26,7 +26,8 @@ static void trace_replay(void **state)
 {
 	struct binpool *pool = NULL;
 	struct counter c = COUNTER_INIT;
-	struct binpool_allocator_ops ops = {sizeof(ops), &c, counter_alloc, counter_free};
+	struct binpool_allocator_ops ops = {
+		.size = sizeof(ops), .ctx = &c, .alloc = counter_alloc, .free = counter_free};
 	void *handle[HANDLES];
 	uint64_t steps = 0;
 	char line[256];
@@ -459,7 +460,8 @@ static void inner_free(void *ctx, void *ptr, uint64_t bytes)
 static void pool_over_pool(void **state)
 {
 	struct binpool *inner = real_pool(16 * MIB), *outer;
-	struct binpool_allocator_ops ops = {sizeof(ops), inner, inner_alloc, inner_free};
+	struct binpool_allocator_ops ops = {
+		.size = sizeof(ops), .ctx = inner, .alloc = inner_alloc, .free = inner_free};
 	struct binpool_options o = BINPOOL_OPTIONS_INIT;
 	struct rng r = rng_make();
 

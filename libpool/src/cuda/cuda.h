@@ -6,6 +6,8 @@
 #ifndef BINPOOL_SRC_CUDA_H
 #define BINPOOL_SRC_CUDA_H
 
+#include <stdbool.h>
+
 #include <binpool_cuda.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -14,6 +16,7 @@ typedef int CUresult;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
+typedef unsigned long long CUdeviceptr;
 
 #define CUDA_SUCCESS			0
 #define CUDA_ERROR_INVALID_VALUE	1
@@ -31,25 +34,25 @@ typedef struct CUevent_st *CUevent;
 #define CU_STREAM_CAPTURE_MODE_RELAXED	2
 
 /* name, symbol, arguments; those that an older driver may lack are marked. */
-#define CUDA_CALLS(call)                                                                           \
-	call(Init, "cuInit", (unsigned int flags), true) call(                                     \
-		GetErrorName, "cuGetErrorName", (CUresult err, const char **name),                 \
-		true) call(CtxGetCurrent, "cuCtxGetCurrent", (CUcontext * ctx),                    \
-			   true) call(CtxPushCurrent, "cuCtxPushCurrent_v2", (CUcontext ctx),      \
-				      true) call(CtxPopCurrent, "cuCtxPopCurrent_v2",              \
-						 (CUcontext * ctx), true)                          \
-		call(CtxGetId, "cuCtxGetId", (CUcontext ctx, unsigned long long *id), false) call( \
-			EventCreate, "cuEventCreate", (CUevent * event, unsigned int flags), true) \
-			call(EventRecord, "cuEventRecord", (CUevent event, CUstream stream),       \
-			     true) call(EventQuery, "cuEventQuery", (CUevent event), true)         \
-				call(EventDestroy, "cuEventDestroy_v2", (CUevent event), true)     \
-					call(StreamIsCapturing, "cuStreamIsCapturing",             \
-					     (CUstream stream, int *status), true)                 \
-						call(StreamGetCtx, "cuStreamGetCtx",               \
-						     (CUstream stream, CUcontext * ctx), true)     \
-							call(ThreadExchangeStreamCaptureMode,      \
-							     "cuThreadExchangeStreamCaptureMode",  \
-							     (int *mode), true)
+/* clang-format off */
+#define CUDA_CALLS(call) \
+	call(Init, "cuInit", (unsigned int flags), true) \
+	call(GetErrorName, "cuGetErrorName", (CUresult err, const char **name), true) \
+	call(CtxGetCurrent, "cuCtxGetCurrent", (CUcontext *ctx), true) \
+	call(CtxPushCurrent, "cuCtxPushCurrent_v2", (CUcontext ctx), true) \
+	call(CtxPopCurrent, "cuCtxPopCurrent_v2", (CUcontext *ctx), true) \
+	call(CtxGetId, "cuCtxGetId", (CUcontext ctx, unsigned long long *id), false) \
+	call(EventCreate, "cuEventCreate", (CUevent *event, unsigned int flags), true) \
+	call(EventRecord, "cuEventRecord", (CUevent event, CUstream stream), true) \
+	call(EventQuery, "cuEventQuery", (CUevent event), true) \
+	call(EventDestroy, "cuEventDestroy_v2", (CUevent event), true) \
+	call(StreamIsCapturing, "cuStreamIsCapturing", (CUstream stream, int *status), true) \
+	call(StreamGetCtx, "cuStreamGetCtx", (CUstream stream, CUcontext *ctx), true) \
+	call(ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (int *mode), \
+	     true) \
+	call(MemAlloc, "cuMemAlloc_v2", (CUdeviceptr *ptr, size_t bytes), true) \
+	call(MemFree, "cuMemFree_v2", (CUdeviceptr ptr), true)
+/* clang-format on */
 
 struct cuda {
 #define CUDA_MEMBER(name, symbol, arguments, needed) CUresult(*name) arguments;
@@ -60,6 +63,8 @@ struct cuda {
 /* driver.c */
 /* NULL, explained: there is no driver. */
 const struct cuda *cuda_get(void);
+/* The process ends, and the driver with it, or soon: nothing of it is to be called. */
+bool cuda_gone(void);
 /* Around all other calls: nothing of them is another thread's capture's business. */
 int cuda_enter(const struct cuda *cuda);
 void cuda_leave(const struct cuda *cuda, int mode);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * The CUDA driver, loaded when it is first needed. Owns the table of its calls,
- * which is made once and never changes.
+ * which is made once and never changes, and the mark that the process ends.
  */
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cuda.h"
@@ -15,6 +16,19 @@
 static struct cuda driver;
 static char reason[512]; /* that there is none */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static bool gone;
+
+bool cuda_gone(void)
+{
+	return __atomic_load_n(&gone, __ATOMIC_RELAXED);
+}
+
+/* Exit handlers run last come, first served: the driver's, which are older, run after this. */
+static void exiting(void)
+{
+	__atomic_store_n(&gone, true, __ATOMIC_RELAXED);
+}
 
 static void load(void)
 {
@@ -50,6 +64,8 @@ static void load(void)
 	err = driver.Init(0);
 	if (err)
 		snprintf(reason, sizeof(reason), "CUDA: cuInit: error %d", err);
+	else if (atexit(exiting))
+		snprintf(reason, sizeof(reason), "CUDA: no memory for an exit handler");
 }
 
 const struct cuda *cuda_get(void)

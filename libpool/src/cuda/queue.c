@@ -134,8 +134,13 @@ static int query(const struct cuda *cuda, CUevent event)
 static int caller_done(void *ctx)
 {
 	const struct cuda *cuda = cuda_get();
-	int mode = cuda_enter(cuda), done = query(cuda, ctx);
+	int mode, done;
 
+	/* What it was at work on has ended with it. */
+	if (cuda_gone())
+		return 1;
+	mode = cuda_enter(cuda);
+	done = query(cuda, ctx);
 	cuda_leave(cuda, mode);
 	return done;
 }
@@ -144,8 +149,11 @@ static int own_done(void *ctx)
 {
 	const struct cuda *cuda = cuda_get();
 	struct event *e = ctx;
-	int mode = cuda_enter(cuda), done;
+	int mode, done;
 
+	if (cuda_gone())
+		return 1;
+	mode = cuda_enter(cuda);
 	if (alive(cuda, e->context)) {
 		done = query(cuda, e->event);
 	} else {

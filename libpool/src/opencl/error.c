@@ -1,11 +1,31 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * OpenCL's errors as sentences and errnos. No state.
+ * OpenCL's errors as sentences and errnos; and its end. Owns the mark of that; no lock.
  */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "opencl.h"
+
+static bool gone, watching;
+
+bool cl_gone(void)
+{
+	return __atomic_load_n(&gone, __ATOMIC_RELAXED);
+}
+
+/* Exit handlers run last come, first served: OpenCL's, which are older, run after this one. */
+static void exiting(void)
+{
+	__atomic_store_n(&gone, true, __ATOMIC_RELAXED);
+}
+
+void cl_watch_exit(void)
+{
+	if (!__atomic_exchange_n(&watching, true, __ATOMIC_RELAXED) && atexit(exiting))
+		__atomic_store_n(&watching, false, __ATOMIC_RELAXED);
+}
 
 static const char *cl_name(cl_int err)
 {
@@ -32,6 +52,8 @@ static const char *cl_name(cl_int err)
 		return "CL_INVALID_MEM_OBJECT";
 	case CL_INVALID_BUFFER_SIZE:
 		return "CL_INVALID_BUFFER_SIZE";
+	case CL_MISALIGNED_SUB_BUFFER_OFFSET:
+		return "CL_MISALIGNED_SUB_BUFFER_OFFSET";
 	default:
 		return "see CL/cl.h";
 	}
@@ -50,6 +72,10 @@ int cl_explain(const char *call, size_t bytes, cl_int err)
 	case CL_OUT_OF_RESOURCES:
 	case CL_OUT_OF_HOST_MEMORY:
 		return -ENOMEM;
+	case CL_INVALID_BUFFER_SIZE:
+		return -EFBIG;
+	case CL_MISALIGNED_SUB_BUFFER_OFFSET:
+		return -EINVAL;
 	default:
 		return -EIO;
 	}

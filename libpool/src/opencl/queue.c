@@ -12,6 +12,9 @@ static int event_done(void *ctx)
 {
 	cl_int status, err;
 
+	/* What it was at work on has ended with it. */
+	if (cl_gone())
+		return 1;
 	err = clGetEventInfo(ctx, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL);
 	if (err)
 		return cl_explain("clGetEventInfo", 0, err);
@@ -22,7 +25,8 @@ static int event_done(void *ctx)
 
 static void event_release(void *ctx)
 {
-	clReleaseEvent(ctx);
+	if (!cl_gone())
+		clReleaseEvent(ctx);
 }
 
 static struct binpool_fence event_fence(cl_event event)
@@ -46,6 +50,7 @@ EXPORT int binpool_cl_fence(cl_event event, struct binpool_fence *out)
 				       "not set");
 		return -EINVAL;
 	}
+	cl_watch_exit();
 	err = clRetainEvent(event);
 	if (err)
 		return cl_explain("clRetainEvent", 0, err);
@@ -73,6 +78,7 @@ EXPORT int binpool_free_on_cl_queue(struct binpool *pool, void *ptr, cl_command_
 	ret = binpool_buf_info(pool, ptr, &buf);
 	if (ret)
 		return ret == -EOWNERDEAD ? 0 : ret;
+	cl_watch_exit();
 	err = clEnqueueMarkerWithWaitList(queue, 0, NULL, &event);
 	if (err)
 		return cl_explain("clEnqueueMarkerWithWaitList", 0, err);

@@ -56,6 +56,8 @@ static void detach(void *ctx, const struct binpool_extent *extent, void *cookie)
 	const struct staging *s = ctx;
 	cl_mem mem = cookie;
 
+	if (cl_gone())
+		return;
 	clEnqueueUnmapMemObject(s->queue, mem, extent->ptr, 0, NULL, NULL);
 	clFinish(s->queue);
 	clReleaseMemObject(mem);
@@ -65,8 +67,10 @@ static void release(void *ctx)
 {
 	struct staging *s = ctx;
 
-	clReleaseCommandQueue(s->queue);
-	clReleaseContext(s->context);
+	if (!cl_gone()) {
+		clReleaseCommandQueue(s->queue);
+		clReleaseContext(s->context);
+	}
 	free(s);
 }
 
@@ -112,6 +116,7 @@ EXPORT int binpool_cl_attach(struct binpool *pool, cl_context context, cl_comman
 		free(s);
 		return err;
 	}
+	cl_watch_exit();
 	clRetainContext(context);
 	clRetainCommandQueue(queue);
 	ops.ctx = s;

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * OpenCL, memory of a device: an allocator of handles that are cl_mem. Owns a struct
+ * device per allocator, whose members are fixed; the pool calls alloc and free one at a
+ * time, and OpenCL takes the others from any thread.
+ */
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "opencl.h"
+
+struct device {
+	cl_context context;
+	cl_command_queue queue; /* ours, so that nobody's work is waited for */
+	cl_mem_flags flags;
+};
+
+static uint64_t to_handle(cl_mem mem)
+{
+	return (uintptr_t)mem;
+}
+
+static cl_mem to_mem(uint64_t handle)
+{
+	return (cl_mem)(uintptr_t)handle;
+}
+
+/*
+ * Runtimes put memory behind a buffer when it is first used. This uses it, so that a
+ * shortage is seen by whoever allocates.
+ */
+static cl_int make_resident(const struct device *d, cl_mem mem)
+{
+	cl_int status = CL_SUCCESS;
+	cl_event done;
+	cl_int err;
+
+	err = clEnqueueMigrateMemObjects(d->queue, 1, &mem, CL_MIGRATE_MEM_OBJECT_CONTENT_UNDEFINED,
+					 0, NULL, &done);
+	if (err)
+		return err;
+	err = clWaitForEvents(1, &done);
+	if (err == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST &&
+	    !clGetEventInfo(done, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status,
+			    NULL) &&
+	    status < 0)
+		err = status;
+	clReleaseEvent(done);
+	return err;
+}
+
+static int device_alloc(void *ctx, uint64_t bytes, uint64_t *handle)
+{
+	const struct device *d = ctx;
+	cl_int err;
+	cl_mem mem;
+
+	if (cl_gone()) {
+		binpool_set_last_error("OpenCL: the process is ending");
+		return -ENODEV;
+	}
+	mem = clCreateBuffer(d->context, d->flags, (size_t)bytes, NULL, &err);
+	if (!mem)
+		return cl_explain("clCreateBuffer", (size_t)bytes, err);
+	err = make_resident(d, mem);
+	if (err) {
+		clReleaseMemObject(mem);
+		return cl_explain("clEnqueueMigrateMemObjects", (size_t)bytes, err);
+	}
+	*handle = to_handle(mem);
+	return 0;
+}
+
+static void device_free(void *ctx, uint64_t handle, uint64_t bytes)
+{
+	(void)ctx;
+	(void)bytes;
+	if (!cl_gone())
+		clReleaseMemObject(to_mem(handle));
+}
+
+static int device_sub(void *ctx, uint64_t handle, uint64_t offset, uint64_t bytes, uint64_t *part)
+{
+	cl_buffer_region region = {.origin = (size_t)offset, .size = (size_t)bytes};
+	cl_int err;
+	cl_mem mem;
+
+	(void)ctx;
+	/* 0: as the buffer itself. */
+	mem = clCreateSubBuffer(to_mem(handle), 0, CL_BUFFER_CREATE_TYPE_REGION, &region, &err);
+	if (!mem)
+		return cl_explain("clCreateSubBuffer", (size_t)bytes, err);
+	*part = to_handle(mem);
+	return 0;
+}
+
+static void device_sub_free(void *ctx, uint64_t part)
+{
+	device_free(ctx, part, 0);
+}
+
+static void device_release(void *ctx)
+{
+	struct device *d = ctx;
+
+	if (!cl_gone()) {
+		clReleaseCommandQueue(d->queue);
+		clReleaseContext(d->context);
+	}
+	free(d);
+}
+
+EXPORT int binpool_cl_device_allocator(cl_context context, cl_device_id device, cl_mem_flags flags,
+				       struct binpool_allocator_ops *ops)
+{
+	const cl_mem_flags host = CL_MEM_USE_HOST_PTR | CL_MEM_COPY_HOST_PTR;
+	struct binpool_allocator_ops made = {
+		.alloc_handle = device_alloc,
+		.free_handle = device_free,
+		.sub = device_sub,
+		.sub_free = device_sub_free,
+		.release = device_release,
+	};
+	struct device *d;
+	cl_int err;
+
+	if (!context || !device || !ops || ops->size < sizeof(*ops)) {
+		binpool_set_last_error("binpool_cl_device_allocator: an argument is NULL, or "
+				       "ops->size is not set");
+		return -EINVAL;
+	}
+	if (flags & host) {
+		binpool_set_last_error("binpool_cl_device_allocator: flags with a host pointer");
+		return -EINVAL;
+	}
+	d = calloc(1, sizeof(*d));
+	if (!d) {
+		binpool_set_last_error("OpenCL: no memory for an allocator's description");
+		return -ENOMEM;
+	}
+	d->queue = clCreateCommandQueue(context, device, 0, &err);
+	if (!d->queue) {
+		free(d);
+		return cl_explain("clCreateCommandQueue", 0, err);
+	}
+	cl_watch_exit();
+	clRetainContext(context);
+	d->context = context;
+	d->flags = flags;
+	made.ctx = d;
+	made.size = ops->size;
+	memset((char *)ops + sizeof(made), 0, ops->size - sizeof(made));
+	memcpy(ops, &made, sizeof(made));
+	return 0;
+}
