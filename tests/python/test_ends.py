@@ -6,7 +6,6 @@ import os
 import queue
 import sys
 import threading
-import unittest
 
 import binpool
 from helpers import BACKEND, Case, MIB, thp
@@ -294,6 +293,14 @@ class InterpreterExit(Case):
         self.assertEqual(out, [])
 
 
+REFUSED = """
+try:
+    import binpool
+except RuntimeError as e:
+    result = str(e)
+"""
+
+
 class OtherInterpreters(Case):
     def run_in_another(self, text):
         try:
@@ -319,8 +326,11 @@ class OtherInterpreters(Case):
         self.assertEqual((mine.active_blocks, mine(100).size, keep.size), (1, 100, 100))
         return result
 
-    @unittest.skipIf(BACKEND == "ctypes", "refused, which test_refused sees")
     def test_own_pools(self):
+        if BACKEND == "ctypes":
+            self.assertEqual(self.run_in_another(REFUSED), "this backend written in Python can "
+                             "be had in the main interpreter only")
+            return
         self.assertEqual(self.run_in_another("""
 import binpool
 pool = binpool.MemoryPool("sub", "thp")
@@ -331,12 +341,3 @@ except RuntimeError as e:
     result = str(e)
 result += f" {bytes(view) == bytes(1000)} {pool.active_blocks} {binpool.backend}"
 """), "an allocator written in Python can be had in the main interpreter only True 2 native")
-
-    @unittest.skipIf(BACKEND == "native", "served, which test_own_pools sees")
-    def test_refused(self):
-        self.assertEqual(self.run_in_another("""
-try:
-    import binpool
-except RuntimeError as e:
-    result = str(e)
-"""), "this backend written in Python can be had in the main interpreter only")

@@ -23,7 +23,8 @@ class Package(Case):
         structs = {"options": _library.Options, "alloc_opts": _library.AllocOpts,
                    "buf": _library.Buf, "stats": _library.Stats, "extent": _library.Extent,
                    "allocator_ops": _library.AllocatorOps,
-                   "registrar_ops": _library.RegistrarOps, "fence": _library.Fence}
+                   "registrar_ops": _library.RegistrarOps, "fence": _library.Fence,
+                   "share": _library.Share, "ptr_info": _library.PtrInfo}
         lines, want = [], []
         for name, struct in structs.items():
             for field, _ in struct._fields_:
@@ -34,7 +35,7 @@ class Package(Case):
                 want.append(f"{f.offset} {f.size}")
         constants = {"BINPOOL_" + name: getattr(_library, name) for name in (
             "KIND_HOST", "POOL_VERBOSE", "POOL_STRICT_NODE", "POOL_LEAKS", "BUF_ZEROED", "BUF_WAIT",
-            "FENCE_EVENTFD", "FENCE_CALLBACK", "CACHE_AUTO",
+            "FENCE_EVENTFD", "FENCE_CALLBACK", "UNKNOWN", "CACHE_AUTO",
             "REPORT_TABLE", "REPORT_KEYS")}
         for kind in ("PROVIDER", "CLASSES"):
             for name, value in getattr(_library, kind + "S" * (kind == "PROVIDER")).items():
@@ -69,7 +70,7 @@ class Package(Case):
             return ctypes.sizeof(t) if t else 0
 
         for name, (result, *arguments) in _library.FUNCTIONS.items():
-            m = re.search(r"^([\w *]+?)\bbinpool_" + name + r"\(([^;]*)\);", text, re.MULTILINE)
+            m = re.search(r"^([\w *]+?)\bbinpool_" + name.rstrip("_") + r"\(([^;]*)\);", text, re.MULTILINE)
             self.assertTrue(m, f"binpool.h has no binpool_{name}")
             listed = [] if m.group(2).strip() == "void" else m.group(2).split(",")
             self.assertEqual([size_of(a) for a in listed], [of_ctypes(a) for a in arguments], name)
@@ -144,7 +145,8 @@ class Package(Case):
             self.script("os.environ['BINPOOL_OPTS'] = 'provider=thp'\n" + program)
 
     def test_every_member_is_documented(self):
-        for cls in (binpool.MemoryPool, binpool.PooledBuffer, binpool.MemoryPoolStatistics):
+        for cls in (binpool.MemoryPool, binpool.PooledBuffer, binpool.MemoryPoolStatistics,
+                    binpool.Share, binpool.Import, binpool.Registrar):
             for name in dir(cls):
                 if not name.startswith("_") and name not in ("name", "mantissa_bits", "verbose",
                                                              "push_alloc", "push_free",

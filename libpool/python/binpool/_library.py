@@ -6,7 +6,7 @@ The structs are those of binpool.h, as far as this package uses them.
 
 import ctypes
 import os
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_int, c_int32, c_int64,
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64,
                     c_size_t, c_uint32, c_uint64, c_void_p)
 
 KIND_HOST = 0
@@ -18,6 +18,7 @@ POOL_LEAKS = 8
 BUF_ZEROED = 1 << 16
 BUF_WAIT = 1 << 17
 FENCE_EVENTFD, FENCE_CALLBACK = 1, 3
+UNKNOWN = 0xffffffff
 CACHE_AUTO = (1 << 64) - 1
 REPORT_TABLE, REPORT_KEYS = 0, 1
 
@@ -66,6 +67,22 @@ class Stats(Structure):
                 "fence_errors")]
 
 
+class Share(Structure):
+    _fields_ = [("size", c_size_t), ("extent_fd", c_int32), ("generation_fd", c_int32),
+                ("offset", c_uint64), ("bytes", c_uint64), ("unit", c_uint64),
+                ("generation", c_uint64), ("slot", c_uint32), ("reserved", c_uint32)]
+
+
+class PtrInfo(Structure):
+    _fields_ = [("size", c_size_t), ("pool", c_void_p), ("buffer", c_void_p),
+                ("offset", c_int64), ("bytes", c_uint64), ("capacity", c_uint64),
+                ("state", c_uint32), ("provider", c_uint32), ("references", c_uint64),
+                ("extent", c_void_p), ("extent_bytes", c_uint64), ("extent_fd", c_int32),
+                ("node", c_int32), ("extent_offset", c_uint64), ("page_bytes", c_uint64),
+                ("run", c_void_p), ("run_bytes", c_uint64), ("locked", c_uint32),
+                ("registrations", c_uint32), ("registrars", c_char * 128), ("tag", c_char * 48)]
+
+
 FENCE_DONE = CFUNCTYPE(c_int, c_void_p)
 FENCE_RELEASE = CFUNCTYPE(None, c_void_p)
 
@@ -101,6 +118,13 @@ FUNCTIONS = {
     "free": (c_int, c_void_p, c_void_p),
     "free_after": (c_int, c_void_p, c_void_p, POINTER(Fence), c_size_t),
     "poll": (c_int64, c_void_p),
+    "export": (c_int, c_void_p, c_void_p, POINTER(Share)),
+    "import_": (c_int, POINTER(c_void_p), POINTER(Share)),
+    "import_ptr": (c_void_p, c_void_p),
+    "import_check": (c_int, c_void_p),
+    "import_close": (c_int, c_void_p),
+    "trim": (c_int64, c_void_p, c_uint64, c_uint64),
+    "query": (c_int, c_void_p, POINTER(PtrInfo)),
     "reserve": (c_int, c_void_p, c_uint64),
     "free_held": (c_int, c_void_p),
     "stop_holding": (c_int, c_void_p),
@@ -124,7 +148,8 @@ FUNCTIONS = {
 def describe(library, functions):
     """The functions of a library as attributes without their prefix, typed."""
     for name, (result, *arguments) in functions.items():
-        function = getattr(library, "binpool_" + name)
+        # import is no name in Python.
+        function = getattr(library, "binpool_" + name.rstrip("_"))
         function.restype, function.argtypes = result, arguments
         setattr(library, name, function)
     return library

@@ -15,6 +15,7 @@ from ._callbacks import (Callables, allocator_ops, fence, forget_fence, main_int
                          registrar_ops)
 from ._errors import check, exception
 from ._library import lib
+from ._share import Share
 from ._statistics import MemoryPoolStatistics
 
 KINDS = {"host": False, "handle": True}
@@ -235,6 +236,16 @@ class PoolMembers:
         """The opposite of stop_holding()."""
         self._ask(lib.resume_holding)
 
+    def trim(self, nbytes=0, age=0.0):
+        """Gives back what was not used for age seconds, longest first; how many bytes that was.
+
+        Until at most nbytes are reserved. What this and other threads hold in caches of their own
+        may be found unused only by the second call, age seconds after the first.
+        """
+        if not 0 <= age < 1 << 50:
+            raise ValueError(f"an age of {age} seconds")
+        return self._ask(lib.trim, _uint64(nbytes), int(age * 1000))
+
     def reserve(self, nbytes):
         """Gets memory now until nbytes are free for buffers in one stretch. MemoryError."""
         self._ask(lib.reserve, _uint64(nbytes))
@@ -432,6 +443,19 @@ class BufferMembers:
         whole.pool._ask(lib.buf_info, ptr, ctypes.byref(buf))
         return {name: getattr(buf, name) for name in (
             "ptr", "bytes", "capacity", "node", "extent_fd", "extent_offset")}
+
+    def export(self):
+        """A Share, by which other processes can map this buffer.
+
+        They see all of the file behind it. OSError (EOPNOTSUPP): there is none, as with provider
+        thp. ValueError: released. Nothing waits for them: where they need it longer, free_after().
+        """
+        if self.parent is not None:
+            raise ValueError("a part is not exported: its whole is")
+        share = _library.Share(size=ctypes.sizeof(_library.Share))
+        ptr = self.ptr
+        self.pool._ask(lib.export, ptr, ctypes.byref(share))
+        return Share(share)
 
     @property
     def capacity(self):
