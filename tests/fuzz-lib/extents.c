@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Extents, runs, slabs, bins and caches: a sequence of calls on a pool whose provider and
- * registrar fail when the input says so. After each call all structures must be whole,
- * and counters what a model of the live buffers says.
+ * Extents, runs, slabs, bins, caches, references and fences: a sequence of calls on a pool
+ * whose provider and registrar fail when the input says so. After each call all structures
+ * must be whole, and counters what a model of the live buffers says.
  */
 #include "fuzz_lib.h"
 
@@ -11,12 +11,21 @@
 
 #define BUFFERS	  96
 #define LIMIT	  ((uint64_t)96 << 20)
+#define PENDING	  32
 #define STEPS_MAX 400
 
 struct buffer {
 	unsigned char *ptr; /* NULL: not live */
 	uint64_t bytes;
 	unsigned char mark; /* in its first and last byte */
+	unsigned char references;
+	bool freed; /* but for the references */
+};
+
+/* Freed, and waiting for the clock. */
+struct pending {
+	unsigned char *ptr;
+	uint64_t bytes, until;
 };
 
 struct model {
@@ -24,6 +33,8 @@ struct model {
 	struct faulty_provider provider;
 	struct faulty_registrar registrar;
 	struct buffer buffer[BUFFERS];
+	struct pending pending[PENDING];
+	uint64_t clock;
 	uint64_t blocks, bytes;
 	unsigned char marks;
 };
@@ -50,7 +61,9 @@ static void check(struct model *m)
 	if (broken)
 		dprintf(2, "broken: %s\n", broken);
 	MUST(!broken);
-	MUST(s.active_blocks == m->blocks && s.active_bytes == m->bytes);
+	/* When a fence that is over was last asked is the pool's affair. */
+	MUST(s.active_blocks - s.pending_blocks == m->blocks);
+	MUST(s.pending_blocks ? s.active_bytes >= m->bytes : s.active_bytes == m->bytes);
 	MUST(s.held_blocks == s.returns - s.reuses - s.frees_held);
 	MUST(s.active_blocks == s.allocs + s.reuses - s.returns - s.frees_active);
 	MUST(s.managed_bytes <= s.reserved_bytes && s.reserved_bytes <= s.max_bytes);
@@ -64,9 +77,15 @@ static void mark(struct buffer *b)
 		b->ptr[0] = b->ptr[b->bytes - 1] = b->mark;
 }
 
-static void add(struct model *m, struct buffer *b, void *ptr, uint64_t bytes)
+static void add(struct model *m, struct buffer *b, unsigned char *ptr, uint64_t bytes)
 {
-	*b = (struct buffer){ptr, bytes, ++m->marks};
+	for (size_t i = 0; i < PENDING; i++) {
+		const struct pending *p = &m->pending[i];
+
+		MUST(p->until <= m->clock || !bytes || !p->bytes || ptr + bytes <= p->ptr ||
+		     p->ptr + p->bytes <= ptr);
+	}
+	*b = (struct buffer){.ptr = ptr, .bytes = bytes, .mark = ++m->marks};
 	m->blocks++;
 	m->bytes += bytes;
 	mark(b);
@@ -108,6 +127,59 @@ static void take(struct model *m, struct input *in, struct buffer *b)
 	add(m, b, out.ptr, opts.bytes);
 }
 
+/* What was freed: others may have references. */
+static void freed(struct model *m, struct buffer *b)
+{
+	if (b->references)
+		b->freed = true;
+	else
+		drop(m, b);
+}
+
+static void free_one(struct model *m, struct buffer *b)
+{
+	void *ptr = b->ptr;
+
+	if (b->freed) {
+		MUST(binpool_free(m->pool, ptr) == -EINVAL);
+		return;
+	}
+	freed(m, b);
+	MUST(!binpool_free(m->pool, ptr));
+}
+
+static void reference(struct model *m, struct buffer *b, bool get)
+{
+	struct binpool_buf buf = {.size = sizeof(buf), .ptr = b->ptr};
+
+	if (!b->ptr || (get && b->references == 3))
+		return;
+	if (get) {
+		MUST(!binpool_buffer_get(m->pool, &buf));
+		b->references++;
+	} else if (b->references) {
+		if (!--b->references && b->freed)
+			drop(m, b);
+		MUST(!binpool_buffer_put(m->pool, &buf));
+	}
+}
+
+/* Freed, and nobody's before the clock is there. */
+static void free_later(struct model *m, struct input *in, struct buffer *b)
+{
+	struct binpool_fence fence = {.size = sizeof(fence), .kind = BINPOOL_FENCE_COUNTER};
+	struct pending *p = &m->pending[input_u8(in) % PENDING];
+	void *ptr = b->ptr;
+
+	if (!ptr || b->references || p->until > m->clock)
+		return;
+	*p = (struct pending){b->ptr, b->bytes, m->clock + input_u8(in) % 8};
+	fence.counter = &m->clock;
+	fence.target = p->until;
+	drop(m, b);
+	MUST(!binpool_free_after(m->pool, ptr, &fence, 1));
+}
+
 /* Whatever is no live buffer's start is refused. */
 static void free_wrongly(struct model *m, struct input *in, struct buffer *b)
 {
@@ -123,7 +195,7 @@ static void free_wrongly(struct model *m, struct input *in, struct buffer *b)
 			struct buffer *other = &m->buffer[i];
 
 			if (other->ptr == b->ptr + b->bytes && other != b)
-				drop(m, other);
+				freed(m, other);
 		}
 }
 
@@ -148,14 +220,10 @@ static void step(struct model *m, struct input *in)
 
 	switch (what % 16) {
 	default:
-		if (b->ptr) {
-			void *ptr = b->ptr;
-
-			drop(m, b);
-			MUST(!binpool_free(m->pool, ptr));
-		} else {
+		if (b->ptr)
+			free_one(m, b);
+		else
 			take(m, in, b);
-		}
 		break;
 	case 0:
 		free_wrongly(m, in, b);
@@ -173,19 +241,36 @@ static void step(struct model *m, struct input *in)
 	case 4:
 		set_faults(m, in);
 		break;
+	case 5:
+		reference(m, b, what & 16);
+		break;
+	case 6:
+		free_later(m, in, b);
+		break;
+	case 7:
+		m->clock += what >> 5;
+		MUST(binpool_poll(m->pool) >= 0);
+		break;
+	case 8:
+		MUST(binpool_trim(m->pool, input_size(in) % LIMIT, 0) >= 0);
+		break;
 	}
 }
 
 static void finish(struct model *m)
 {
 	for (size_t i = 0; i < BUFFERS; i++) {
-		void *ptr = m->buffer[i].ptr;
+		struct buffer *b = &m->buffer[i];
 
-		if (!ptr)
-			continue;
-		drop(m, &m->buffer[i]);
-		MUST(!binpool_free(m->pool, ptr));
+		while (b->references)
+			reference(m, b, false);
+		if (b->ptr)
+			free_one(m, b);
 	}
+	m->clock = INT64_MAX;
+	for (int i = 0; i < PENDING && binpool_poll(m->pool); i++)
+		;
+	MUST(!binpool_poll(m->pool));
 	check(m);
 	MUST(!binpool_destroy(m->pool));
 	MUST(!m->provider.extents && !m->registrar.attached && m->registrar.released == 1);

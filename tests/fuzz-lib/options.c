@@ -75,6 +75,16 @@ static void mend(void *p, size_t offset, const void *to)
 		memset((char *)p + offset, 0, size - offset);
 }
 
+/* Zeroes what of a member is there. */
+static void clear(void *p, size_t offset, size_t n)
+{
+	size_t size;
+
+	memcpy(&size, p, sizeof(size));
+	if (size > offset)
+		memset((char *)p + offset, 0, size - offset < n ? size - offset : n);
+}
+
 static void create_with(struct input *in)
 {
 	struct binpool_options *o = blob(in, sizeof(*o));
@@ -110,6 +120,8 @@ static void call_with(struct input *in)
 	int err;
 
 	mend(opts, offsetof(struct binpool_alloc_opts, tag), tag);
+	/* Nobody will free what it would wait for. */
+	clear(opts, offsetof(struct binpool_alloc_opts, wait_ms), sizeof(opts->wait_ms));
 	/* Who has no room for the pointer could not free it. */
 	if (out->size < sizeof(out->size) || out->size >= offsetof(struct binpool_buf, bytes)) {
 		err = binpool_alloc_ex(plain, opts, out);
