@@ -122,7 +122,7 @@ static void make_input(size_t max_len)
 			memmove(current + at, current + next() % (at + 1), (current_size - at) / 2);
 			break;
 		default:
-			current[at] = (unsigned char)(next() % 2 ? next() : current[at] + 1);
+			current[at] = (unsigned char)(next() % 2 ? next() : current[at] + 1u);
 		}
 	}
 }

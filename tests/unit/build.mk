@@ -28,7 +28,7 @@ UNIT_LINK_test_cuda_device := $(LIB)/libbinpool-cuda.a
 UNIT_LINK_test_uring := $(LIB)/libbinpool-uring.a
 UNIT_LIBS_test_uring := -luring
 
-.PHONY: unit check-unit check-asan check-tsan check-valgrind check-san
+.PHONY: unit check-unit check-asan check-tsan check-valgrind check-san soak
 unit: $(UNIT_TESTS:%=$(UNIT_BIN)/%)
 
 $(UNIT_OBJ)/%.o: tests/unit/%.c
@@ -79,5 +79,9 @@ VALGRIND := valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=
 check-valgrind: unit ## Run the tests with few threads under valgrind
 	BINPOOL_TEST_QUICK=1 BINPOOL_TEST_UNDER='$(VALGRIND)' \
 		tests/unit/run-unit $(VALGRIND_TESTS:%=$(UNIT_BIN)/%)
+
+HOURS ?= 24
+soak: $(UNIT_BIN)/test_soak ## Random traces of HOURS (24) of a program, with bounds on memory (SEED)
+	BINPOOL_SOAK_HOURS='$(HOURS)' $(if $(SEED),BINPOOL_TEST_SEED='$(SEED)') $(UNIT_BIN)/test_soak
 
 check-san: check-asan check-tsan check-valgrind ## All sanitizers and valgrind
