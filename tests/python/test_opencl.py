@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 """PyOpenCL: pinned arrays, and arrays and kernels in pooled device memory; on PoCL."""
 
+import errno
 import gc
 
 import numpy
@@ -159,8 +160,10 @@ class OpenCL(Case):
         # Held memory goes before the limit refuses.
         self.assertEqual(device(4096).capacity, 4096)
         del b
-        self.assertRaises(pyopencl.LogicError, binpool.opencl.DevicePool(self.queue).allocate,
-                          1 << 50)
+        e = self.raises(MemoryError, "CL_INVALID_BUFFER_SIZE",
+                        binpool.opencl.DevicePool(self.queue).allocate, 1 << 50)
+        self.assertEqual(e.errno, errno.EFBIG)
+        self.assertRaises(ValueError, binpool.opencl.DevicePool, self.queue, mantissa_bits=99)
 
     def test_memory_errors_of_opencl(self):
         """They are shortages, so held memory is given up before one is passed on."""

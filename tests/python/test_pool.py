@@ -72,10 +72,9 @@ class Members(Case):
         self.assertIn("destroyed", repr(pool))
         pool.destroy()
         self.assertIn(binpool.MemoryPool().provider, ("device", "hugetlb", "thp"))
-        on_host = Counter(bytearray)
-        self.assertIsNone(binpool.MemoryPool("x", on_host).max_alloc_bytes)
-        on_host.is_on_host = lambda: True
-        limit = binpool.MemoryPool("x", on_host).max_alloc_bytes
+        limit = binpool.MemoryPool("x", Counter(), kind="handle").max_alloc_bytes
+        self.assertIsNone(limit)
+        limit = binpool.MemoryPool("x", bytearray).max_alloc_bytes
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self.assertTrue(0.79 < limit / memory <= 0.8)
 
@@ -353,6 +352,44 @@ class Allocators(Case):
         del first, buf
         pool.free_held()
         self.assertEqual((counter.allocs, counter.frees), (1, 1))
+
+    def test_pools_over_pools(self):
+        inner = thp("inner", max_alloc_bytes=16 * MIB)
+        middle = binpool.MemoryPool("middle", inner)
+        outer = binpool.MemoryPool("outer", middle, 8 * MIB)
+        buf = outer(5000)
+        memoryview(buf)[:] = b"o" * 5000
+        self.assertEqual([p.active_blocks for p in (inner, middle, outer)], [1, 1, 1])
+        e = self.raises(BufferError, "", inner.destroy)
+        self.assertEqual(e.errno, errno.EBUSY)
+        self.raises(MemoryError, "never fits", outer.allocate, 12 * MIB)
+        del middle, outer
+        self.assertEqual((bytes(buf)[:5], inner.active_blocks), (b"ooooo", 1))
+        del buf
+        self.assertEqual(inner.active_blocks, 0)
+        inner.destroy()
+        # Of handles, whose things are the innermost's; also if it only looks like a pool.
+        counter = Counter()
+        inner = binpool.MemoryPool("inner", counter, kind="handle")
+        outer = binpool.MemoryPool("outer", inner, kind="handle")
+        buf = outer(5000)
+        self.assertIsInstance(buf.handle, Thing)
+        del buf, outer
+        inner.free_held()
+        self.assertEqual((counter.allocs, counter.frees), (1, 1))
+
+        class Odd(binpool.MemoryPool):
+            def allocate(self, nbytes):
+                return super().allocate(nbytes + 1)
+
+        odd = Odd("odd", "thp")
+        outer = binpool.MemoryPool("outer", odd.allocate)
+        self.assertEqual((outer(4096).size, odd.active_bytes), (4096, 4097))
+        # What cannot be made leaves the inner one alone.
+        inner = thp()
+        self.assertRaises(ValueError, binpool.MemoryPool, "x", inner, granule=48)
+        self.assertRaises(ValueError, binpool.MemoryPool, "x", inner, kind="handle")
+        inner.destroy()
 
     def test_what_is_no_memory(self):
         for make, kind, words in ((lambda n: 17, TypeError, "kind='handle'"),

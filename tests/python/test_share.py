@@ -2,9 +2,9 @@
 """Buffers in several processes, addresses, and memory that goes back by age."""
 
 import errno
-import glob
 import multiprocessing
 import os
+import re
 import time
 
 import numpy
@@ -13,13 +13,17 @@ import binpool
 from helpers import Case, MIB, thp
 
 NR_HUGEPAGES = "/proc/sys/vm/nr_hugepages"
-FREE_HUGEPAGES = glob.glob("/sys/kernel/mm/hugepages/*/free_hugepages")[0]
 PAGES = 8
 
 
 def number(path):
     with open(path, encoding="utf-8") as f:
         return int(f.read())
+
+
+def free_pages():
+    with open("/proc/meminfo", encoding="utf-8") as f:
+        return int(re.search(r"HugePages_Free: *(\d+)", f.read()).group(1))
 
 
 def other(connection):
@@ -41,7 +45,7 @@ class Shares(Case):
     @classmethod
     def setUpClass(cls):
         cls.pages = number(NR_HUGEPAGES)
-        if number(FREE_HUGEPAGES) < PAGES and not os.geteuid():
+        if free_pages() < PAGES and not os.geteuid():
             with open(NR_HUGEPAGES, "w", encoding="utf-8") as f:
                 f.write(str(cls.pages + PAGES))
 

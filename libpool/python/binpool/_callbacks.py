@@ -111,8 +111,13 @@ def allocator_ops(callables, handles):
         if callables is not None:
             callables.things.pop(name, None)
 
-    return _library.AllocatorOps(ctypes.sizeof(_library.AllocatorOps), None,
-                                 _library.ALLOC(alloc), _library.FREE(free))
+    ops = _library.AllocatorOps(size=ctypes.sizeof(_library.AllocatorOps))
+    if handles:
+        ops.alloc_handle, ops.free_handle = _library.ALLOC_HANDLE(alloc), \
+            _library.FREE_HANDLE(free)
+    else:
+        ops.alloc, ops.free = _library.ALLOC(alloc), _library.FREE(free)
+    return ops
 
 
 # What the fences that wait in all pools ask, by number.

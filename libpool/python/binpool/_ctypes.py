@@ -51,11 +51,11 @@ def _unexport(b, ended=_ended):
         state[1](*state[2:])
 
 
-def _hand_back(pool, parent, ptr, unexport=_unexport):
+def _hand_back(pool, parent, name, unexport=_unexport):
     if parent is not None:
         unexport(parent)
     else:
-        pool._give(ptr)
+        pool._give(name)
 
 
 def _make_exporter():
@@ -110,7 +110,7 @@ class PooledBuffer:
     bytes; what they make of it keeps the memory. Made by a pool only.
     """
 
-    __slots__ = ("_pool", "_parent", "_ptr", "_size", "_exports", "__weakref__")
+    __slots__ = ("_pool", "_parent", "_ptr", "_name", "_size", "_exports", "__weakref__")
 
     def __new__(cls, *args):
         raise TypeError("buffers are made by a pool")
@@ -150,7 +150,7 @@ class PooledBuffer:
     def _give(self):
         pool, parent = self._pool, self._parent
         self._pool = self._parent = None
-        self._hand_back(pool, parent, self._ptr)
+        self._hand_back(pool, parent, self._name)
 
     def release(self):
         """Gives the memory back to the pool; a second time does nothing.
@@ -214,7 +214,7 @@ class PooledBuffer:
         if getattr(self, "_pool", None) is None:
             return
         if self._exports:
-            ended[id(self)] = [self._exports, self._hand_back, self._pool, self._parent, self._ptr]
+            ended[id(self)] = [self._exports, self._hand_back, self._pool, self._parent, self._name]
         else:
             self._give()
 
@@ -224,9 +224,11 @@ class _Viewable(PooledBuffer, _make_exporter()):
     __qualname__ = "PooledBuffer"
 
 
-def _make(pool, parent, ptr, size):
+def _make(pool, parent, ptr, size, name=None):
+    """name: what frees it, an address or a filled struct binpool_buf."""
     b = object.__new__(PooledBuffer if pool._handles else _Viewable)
     b._pool, b._parent, b._ptr, b._size, b._exports = pool, parent, ptr, size, 0
+    b._name = name or ptr
     return b
 
 
@@ -247,7 +249,8 @@ class MemoryPool:
     def _adopt(self, address, buffer_type, fail, callbacks, handles):
         self._handles = handles
         # For when this module is gone.
-        self._free, self._destroy, self._let_go = lib.free, lib.destroy_wait, _let_go
+        self._free = lib.handle_free if handles else lib.free
+        self._destroy, self._let_go = lib.destroy_wait, _let_go
         # Until it is destroyed, whatever the garbage collector thinks.
         _keep(callbacks)
         self._hidden = callbacks
@@ -268,10 +271,10 @@ class MemoryPool:
     def _leave(self):
         self._calls -= 1
 
-    def _give(self, ptr):
-        if self._free(self._pool, ptr) in self._again:
+    def _give(self, name):
+        if self._free(self._pool, name) in self._again:
             # In a callback of this pool, which it is not to be used by.
-            self._late.append(ptr)
+            self._late.append(name)
         elif self._late:
             self._free_late()
         if self._ended:
@@ -279,9 +282,9 @@ class MemoryPool:
 
     def _free_late(self):
         while self._late:
-            ptr = self._late.pop()
-            if self._free(self._pool, ptr) in self._again:
-                self._late.append(ptr)
+            name = self._late.pop()
+            if self._free(self._pool, name) in self._again:
+                self._late.append(name)
                 return
 
     def allocate(self, nbytes, alignment=None, *, zeroed=False, tag=None, timeout=None):
@@ -297,7 +300,9 @@ class MemoryPool:
             raise ValueError("alignment 0 is no power of two")
         c_pool = self._enter()
         try:
-            if alignment is None and not zeroed and tag is None and timeout is None:
+            name = None
+            if alignment is None and not zeroed and tag is None and timeout is None \
+                    and not self._handles:
                 ptr = lib.alloc(c_pool, nbytes)
                 err = 0 if ptr else -ctypes.get_errno()
             elif self._handles and (alignment is not None or zeroed):
@@ -311,10 +316,12 @@ class MemoryPool:
                                           None if tag is None else str.encode(tag))
                 buf = _library.Buf(size=ctypes.sizeof(_library.Buf))
                 err = lib.alloc_ex(c_pool, ctypes.byref(opts), ctypes.byref(buf))
-                ptr = buf.ptr
+                ptr = buf.handle or buf.ptr
+                if self._handles:
+                    buf.bytes, name = 0, buf
             if err:
                 raise exception(err)
-            return _make(self, None, ptr, nbytes)
+            return _make(self, None, ptr, nbytes, name)
         finally:
             self._leave()
 

@@ -9,7 +9,7 @@ import os
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64,
                     c_size_t, c_uint32, c_uint64, c_void_p)
 
-KIND_HOST = 0
+KIND_HOST, KIND_HANDLE = 0, 1
 PROVIDERS = {"auto": 0, "device": 1, "hugetlb": 2, "thp": 3, "allocator": 4}
 CLASSES = {"tight": 0, "hysop": 1}
 POOL_VERBOSE = 1
@@ -24,10 +24,15 @@ REPORT_TABLE, REPORT_KEYS = 0, 1
 
 ALLOC = CFUNCTYPE(c_int, c_void_p, c_uint64, POINTER(c_void_p))
 FREE = CFUNCTYPE(None, c_void_p, c_void_p, c_uint64)
+ALLOC_HANDLE = CFUNCTYPE(c_int, c_void_p, c_uint64, POINTER(c_uint64))
+FREE_HANDLE = CFUNCTYPE(None, c_void_p, c_uint64, c_uint64)
+RELEASE = CFUNCTYPE(None, c_void_p)
 
 
 class AllocatorOps(Structure):
-    _fields_ = [("size", c_size_t), ("ctx", c_void_p), ("alloc", ALLOC), ("free", FREE)]
+    _fields_ = [("size", c_size_t), ("ctx", c_void_p), ("alloc", ALLOC), ("free", FREE),
+                ("alloc_handle", ALLOC_HANDLE), ("free_handle", FREE_HANDLE), ("sub", c_void_p),
+                ("sub_free", c_void_p), ("release", RELEASE)]
 
 
 # Not asked of ctypes again: another interpreter's ctypes makes it forget what it has made.
@@ -51,7 +56,7 @@ class Buf(Structure):
     _fields_ = [("size", c_size_t), ("ptr", c_void_p), ("bytes", c_uint64),
                 ("capacity", c_uint64), ("node", c_int32), ("extent_fd", c_int32),
                 ("extent_offset", c_uint64), ("flags", c_uint32), ("reserved", c_uint32),
-                ("parent", c_uint64)]
+                ("parent", c_uint64), ("handle", c_uint64)]
 
 
 class Stats(Structure):
@@ -100,7 +105,6 @@ class Extent(Structure):
 
 ATTACH = CFUNCTYPE(c_int, c_void_p, POINTER(Extent), POINTER(c_void_p))
 DETACH = CFUNCTYPE(None, c_void_p, POINTER(Extent), c_void_p)
-RELEASE = CFUNCTYPE(None, c_void_p)
 
 
 class RegistrarOps(Structure):
@@ -125,6 +129,8 @@ FUNCTIONS = {
     "import_close": (c_int, c_void_p),
     "trim": (c_int64, c_void_p, c_uint64, c_uint64),
     "query": (c_int, c_void_p, POINTER(PtrInfo)),
+    "handle_free": (c_int, c_void_p, POINTER(Buf)),
+    "pool_allocator": (c_int, c_void_p, POINTER(AllocatorOps)),
     "reserve": (c_int, c_void_p, c_uint64),
     "free_held": (c_int, c_void_p),
     "stop_holding": (c_int, c_void_p),

@@ -8,7 +8,6 @@ members of these two, so that no class stands between a caller and the fast path
 
 import ctypes
 import operator
-import os
 
 from . import _library
 from ._callbacks import (Callables, allocator_ops, fence, forget_fence, main_interpreter_only,
@@ -18,7 +17,7 @@ from ._library import lib
 from ._share import Share
 from ._statistics import MemoryPoolStatistics
 
-KINDS = {"host": False, "handle": True}
+KINDS = {"host": _library.KIND_HOST, "handle": _library.KIND_HANDLE}
 
 
 def _one_of(what, choices, value):
@@ -46,12 +45,23 @@ def _as_callable(allocator):
     raise TypeError(f"{allocator!r} is no provider's name, no callable, and has no allocate()")
 
 
-def _default_limit(allocator):
-    """80 % of this machine's memory for what says that it is on the host; else none."""
-    on_host = getattr(allocator, "is_on_host", None)
-    if callable(on_host) and on_host():
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 100 * 80
-    return 0
+def _is_plain_pool(allocator):
+    """Whether it is a pool whose memory comes from the library alone, with nothing in between."""
+    return isinstance(allocator, PLAIN) and type(allocator).allocate is PLAIN.allocate and \
+        type(allocator).__call__ is PLAIN.__call__
+
+
+def _ops_of(allocator, callables, handles):
+    """The callbacks of an allocator: the library's own, or ones that call into Python."""
+    if hasattr(allocator, "_binpool_ops"):
+        return allocator._binpool_ops()
+    if _is_plain_pool(allocator):
+        ops = _library.AllocatorOps(size=ctypes.sizeof(_library.AllocatorOps))
+        allocator._ask(lib.pool_allocator, ctypes.byref(ops))
+        return ops
+    main_interpreter_only("an allocator")
+    callables.get = _as_callable(allocator)
+    return allocator_ops(callables, handles)
 
 
 class PoolMembers:
@@ -67,8 +77,8 @@ class PoolMembers:
         is asked again. What it returned is let go when the pool gives it back. A MemoryPool is
         one.
     max_alloc_bytes
-        Bound on what is reserved, in bytes. None: what the provider allows, or 80 % of memory
-        over an allocator whose is_on_host() is true, or no bound.
+        Bound on what is reserved, in bytes. None: what the provider allows, 80 % of this machine's
+        memory over an allocator, no bound for handles.
     mantissa_bits
         2 to the power of this are the size classes per power of two, 0 to 16.
     verbose
@@ -101,7 +111,7 @@ class PoolMembers:
         handles = _one_of("kind", KINDS, kind)
         options = _library.Options(
             size=ctypes.sizeof(_library.Options), name=str(name).encode(),
-            kind=_library.KIND_HOST, provider=0, node=node,
+            kind=handles, provider=0, node=node,
             mantissa_bits=min(_uint64(mantissa_bits), 0xffffffff),
             classes=_one_of("classes", _library.CLASSES, classes),
             flags=(_library.POOL_VERBOSE if verbose else 0)
@@ -119,17 +129,19 @@ class PoolMembers:
             options.provider = _one_of("provider", dict(_library.PROVIDERS, allocator=None),
                                        allocator or "auto")
         else:
-            main_interpreter_only("an allocator")
-            callables.get = _as_callable(allocator)
-            ops = allocator_ops(callables, handles)
+            ops = _ops_of(allocator, callables, handles)
             options.provider = _library.PROVIDERS["allocator"]
             options.allocator = _library.AllocatorOpsPointer(ops)
-            options.max_bytes = options.max_bytes or _default_limit(allocator)
             callbacks.append(ops)
         c_pool = ctypes.c_void_p()
-        check(lib.create(ctypes.byref(c_pool), ctypes.byref(options)))
+        err = lib.create(ctypes.byref(c_pool), ctypes.byref(options))
+        if err:
+            e = exception(err)
+            if callbacks and ops.release:
+                ops.release(ops.ctx)
+            raise e
         self._adopt(c_pool.value, type(self)._buffer_type, exception, callbacks, handles)
-        self._callbacks, self._callables, self._handles_only = callbacks, callables, handles
+        self._callbacks, self._callables, self._of_handles = callbacks, callables, handles
         self._registrars = {}
         self._name, self._allocator = str(name), allocator
         self._mantissa_bits, self._verbose = mantissa_bits, bool(verbose)
@@ -470,10 +482,16 @@ class BufferMembers:
     @property
     def handle(self):
         """What the allocator of a pool of handles gave; None for size 0, and elsewhere."""
-        ptr = self.ptr
-        pool = self.pool
-        things = pool._callables.things
-        return things[ptr][0] if pool._handles_only and ptr in things else None
+        ptr, pool = self.ptr, self.pool
+        if not pool._of_handles:
+            return None
+        if not self.size and self.info()["capacity"] == 0:
+            return None
+        # Of a pool over pools the innermost's.
+        while _is_plain_pool(pool._allocator):
+            pool = pool._allocator
+        thing = pool._callables.things.get(ptr)
+        return thing[0] if thing else ptr
 
     def array(self, dtype="u1", shape=None, order="C"):
         """A numpy array of this memory, which it keeps. shape None: all of it."""
@@ -522,6 +540,9 @@ class Registrar:
         self.remove()
 
 
+# The backend's MemoryPool.
+PLAIN = ()
+
 SPECIAL = ("__init__", "__enter__", "__exit__", "__repr__")
 
 
@@ -532,4 +553,6 @@ def complete(backend):
             if not name.startswith("__") or name in SPECIAL:
                 setattr(cls, name, member)
     backend.MemoryPool.__doc__ = PoolMembers.__doc__
+    global PLAIN
+    PLAIN = backend.MemoryPool
     backend.MemoryPool._buffer_type = backend.PooledBuffer

@@ -9,7 +9,7 @@
     array = pyopencl.array.empty(queue, 1 << 20, "f4", allocator=device)
     pyopencl.enqueue_copy(queue, array.data, host)
 
-Needs pyopencl; attach() also needs libbinpool-opencl.
+Needs pyopencl and libbinpool-opencl.
 """
 
 import ctypes
@@ -24,6 +24,8 @@ from ._pool import Registrar
 _FUNCTIONS = {
     "cl_attach": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
                   ctypes.POINTER(ctypes.c_uint64)),
+    "cl_device_allocator": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64,
+                            ctypes.POINTER(_library.AllocatorOps)),
     "free_on_cl_queue": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
 }
 _lib = None
@@ -94,18 +96,17 @@ class DeviceBuffer(pyopencl.Buffer):
         self.pooled.release()
 
 
-class _Memory:
-    """Device memory at once, or an error: an allocator for a pool of handles."""
+class _DeviceMemory:
+    """The library's allocator of device memory, for one device."""
 
     def __init__(self, queue, flags):
         self.queue, self.flags = queue, flags
 
-    def __call__(self, nbytes):
-        buffer = pyopencl.Buffer(self.queue.context, self.flags, nbytes)
-        # Else it may be got, or refused, only when a kernel first uses it.
-        pyopencl.enqueue_migrate_mem_objects(
-            self.queue, [buffer], flags=pyopencl.mem_migration_flags.CONTENT_UNDEFINED)
-        return buffer
+    def _binpool_ops(self):
+        ops = _library.AllocatorOps(size=ctypes.sizeof(_library.AllocatorOps))
+        check(_library_of_ours().cl_device_allocator(
+            self.queue.context.int_ptr, self.queue.device.int_ptr, self.flags, ctypes.byref(ops)))
+        return ops
 
 
 class DevicePool(MemoryPool):
@@ -118,7 +119,7 @@ class DevicePool(MemoryPool):
 
     def __init__(self, queue, name="opencl", max_alloc_bytes=None, mantissa_bits=4, verbose=None,
                  *, flags=pyopencl.mem_flags.READ_WRITE, classes="tight"):
-        super().__init__(name, _Memory(queue, flags), max_alloc_bytes, mantissa_bits, verbose,
+        super().__init__(name, _DeviceMemory(queue, flags), max_alloc_bytes, mantissa_bits, verbose,
                          kind="handle", classes=classes)
 
     def allocate(self, nbytes, alignment=None):
@@ -129,7 +130,7 @@ class DevicePool(MemoryPool):
         """
         pooled = super().allocate(max(nbytes, 1) if nbytes >= 0 else nbytes, alignment)
         # Another name for the memory that the pool has, so that its end can be seen.
-        buffer = pyopencl.Buffer.from_int_ptr(pooled.handle.int_ptr, True)
+        buffer = pyopencl.Buffer.from_int_ptr(pooled.handle, True)
         buffer.__class__ = DeviceBuffer
         buffer.pooled = pooled
         return buffer

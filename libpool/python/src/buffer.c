@@ -4,7 +4,8 @@
  */
 #include "native.h"
 
-struct buffer *buffer_new(struct pool *pool, struct buffer *parent, char *ptr, size_t bytes)
+struct buffer *buffer_new(struct pool *pool, struct buffer *parent, char *ptr, bool named,
+			  size_t bytes)
 {
 	struct buffer *b = PyObject_GC_New(struct buffer, pool->buffer_type);
 
@@ -15,6 +16,7 @@ struct buffer *buffer_new(struct pool *pool, struct buffer *parent, char *ptr, s
 	b->parent = parent;
 	b->weakrefs = NULL;
 	b->ptr = ptr;
+	b->named = named;
 	b->bytes = bytes;
 	b->exports = 0;
 	PyObject_GC_Track(b);
@@ -34,7 +36,7 @@ static int buffer_give(struct buffer *b)
 		parent->exports--;
 		Py_DECREF((PyObject *)parent);
 	} else {
-		err = give(pool, b->ptr);
+		err = give(pool, b->ptr, b->named);
 	}
 	if (err) {
 		PyObject *type, *value, *traceback;
@@ -188,7 +190,7 @@ static PyObject *py_buffer_sub(PyObject *self, PyObject *args)
 		PyErr_SetString(PyExc_ValueError, "a buffer of a pool of handles has no parts");
 		return NULL;
 	}
-	part = buffer_new(b->pool, b, b->ptr + offset, (size_t)size);
+	part = buffer_new(b->pool, b, b->ptr + offset, false, (size_t)size);
 	if (part) {
 		Py_INCREF(self);
 		b->exports++;

@@ -19,6 +19,7 @@ static PyObject *py_load(PyObject *module, PyObject *args)
 		{"binpool_alloc_ex", (void **)&lib.alloc_ex},
 		{"binpool_free", (void **)&lib.free},
 		{"binpool_free_cached", (void **)&lib.free_cached},
+		{"binpool_handle_free", (void **)&lib.handle_free},
 		{"binpool_destroy_wait", (void **)&lib.destroy_wait},
 	};
 	const char *path;

@@ -43,6 +43,7 @@ struct library {
 	__typeof__(&binpool_alloc_ex) alloc_ex;
 	__typeof__(&binpool_free) free;
 	__typeof__(&binpool_free_cached) free_cached;
+	__typeof__(&binpool_handle_free) handle_free;
 	__typeof__(&binpool_destroy_wait) destroy_wait;
 };
 
@@ -51,7 +52,8 @@ extern struct library lib;
 /* A buffer that could not be freed where its object ended: in a callback of its pool. */
 struct late {
 	struct late *next;
-	void *ptr;
+	char *ptr;
+	bool named;
 };
 
 struct pool {
@@ -67,7 +69,7 @@ struct pool {
 	PyObject *fail;	  /* from a negative errno to an exception */
 	Py_ssize_t calls; /* without the interpreter's lock */
 	bool closing;
-	bool handles; /* pointers are names of something: not to be followed */
+	bool handles; /* a pool of handles */
 	struct late *late;
 };
 
@@ -76,6 +78,7 @@ struct buffer {
 	struct buffer *parent;		 /* that this is a part of; NULL: none */
 	PyObject *weakrefs;
 	char *ptr;
+	bool named; /* ptr is a handle: to be followed nowhere */
 	size_t bytes;
 	Py_ssize_t exports; /* views and parts */
 };
@@ -84,12 +87,13 @@ struct buffer {
 extern PyType_Spec pool_spec;
 /* Raises what @err, a negative errno of the library's, is in Python. */
 void *fail(struct pool *self, int err);
-int give(struct pool *self, void *ptr);
+int give(struct pool *self, char *ptr, bool named);
 bool to_size(PyObject *number, size_t *out);
 
 /* buffer.c */
 extern PyType_Spec buffer_spec;
-struct buffer *buffer_new(struct pool *pool, struct buffer *parent, char *ptr, size_t bytes);
+struct buffer *buffer_new(struct pool *pool, struct buffer *parent, char *ptr, bool named,
+			  size_t bytes);
 bool buffer_usable(const struct buffer *b);
 PyObject *buffer_release(struct buffer *b);
 void buffer_dealloc(PyObject *self);

@@ -26,31 +26,36 @@ static struct binpool *usable(struct pool *self)
 
 /* ---- Freeing ------------------------------------------------------------ */
 
-/* As binpool_free, for any length of time. */
-static int free_slowly(struct pool *self, void *ptr)
+/* As binpool_free and binpool_handle_free, for any length of time. */
+static int free_slowly(struct pool *self, char *ptr, bool named)
 {
+	struct binpool_buf buf = {.size = sizeof(buf)};
 	PyObject *type, *value, *traceback;
 	PyThreadState *thread;
 	int err;
 
+	if (named)
+		buf.handle = (uint64_t)(uintptr_t)ptr;
+	else
+		buf.ptr = ptr;
 	/* A callback written in Python is not to find an exception that is under way. */
 	PyErr_Fetch(&type, &value, &traceback);
 	self->calls++;
 	thread = PyEval_SaveThread();
-	err = lib.free(self->pool, ptr);
+	err = self->handles ? lib.handle_free(self->pool, &buf) : lib.free(self->pool, ptr);
 	PyEval_RestoreThread(thread);
 	self->calls--;
 	PyErr_Restore(type, value, traceback);
 	return err;
 }
 
-static int free_later(struct pool *self, void *ptr)
+static int free_later(struct pool *self, char *ptr, bool named)
 {
 	struct late *late = malloc(sizeof(*late));
 
 	if (!late)
 		return -ENOMEM;
-	*late = (struct late){self->late, ptr};
+	*late = (struct late){self->late, ptr, named};
 	self->late = late;
 	return 0;
 }
@@ -62,7 +67,7 @@ static void free_late(struct pool *self)
 
 	while ((late = self->late)) {
 		self->late = late->next;
-		if (free_slowly(self, late->ptr) == -EDEADLK) {
+		if (free_slowly(self, late->ptr, late->named) == -EDEADLK) {
 			late->next = self->late;
 			self->late = late;
 			return;
@@ -71,14 +76,14 @@ static void free_late(struct pool *self)
 	}
 }
 
-int give(struct pool *self, void *ptr)
+int give(struct pool *self, char *ptr, bool named)
 {
-	int err = lib.free_cached(self->pool, ptr);
+	int err = self->handles ? -EAGAIN : lib.free_cached(self->pool, ptr);
 
 	if (err == -EAGAIN) {
-		err = free_slowly(self, ptr);
+		err = free_slowly(self, ptr, named);
 		if (err == -EDEADLK)
-			return free_later(self, ptr);
+			return free_later(self, ptr, named);
 		if (self->late)
 			free_late(self);
 	}
@@ -112,7 +117,7 @@ bool to_size(PyObject *number, size_t *out)
 
 static PyObject *allocate(struct pool *self, const struct binpool_alloc_opts *opts)
 {
-	const bool plain = !opts->alignment && !opts->flags && !opts->tag;
+	const bool plain = !opts->alignment && !opts->flags && !opts->tag && !self->handles;
 	struct binpool_buf buf = {.size = sizeof(buf)};
 	struct binpool *pool = usable(self);
 	PyThreadState *thread;
@@ -122,7 +127,6 @@ static PyObject *allocate(struct pool *self, const struct binpool_alloc_opts *op
 
 	if (!pool)
 		return NULL;
-	/* It would be what the pointer points to. */
 	if (self->handles && (opts->alignment || opts->flags & BINPOOL_BUF_ZEROED)) {
 		PyErr_SetString(PyExc_ValueError, "handles are not aligned, nor zeroed");
 		return NULL;
@@ -136,7 +140,7 @@ static PyObject *allocate(struct pool *self, const struct binpool_alloc_opts *op
 			err = ptr ? 0 : -errno;
 		} else {
 			err = lib.alloc_ex(pool, opts, &buf);
-			ptr = buf.ptr;
+			ptr = buf.handle ? (char *)(uintptr_t)buf.handle : buf.ptr;
 		}
 		PyEval_RestoreThread(thread);
 		self->calls--;
@@ -145,9 +149,9 @@ static PyObject *allocate(struct pool *self, const struct binpool_alloc_opts *op
 		if (self->late)
 			free_late(self);
 	}
-	b = (PyObject *)buffer_new(self, NULL, ptr, opts->bytes);
+	b = (PyObject *)buffer_new(self, NULL, ptr, buf.handle, opts->bytes);
 	if (!b)
-		give(self, ptr);
+		give(self, ptr, buf.handle);
 	return b;
 }
 
