@@ -71,8 +71,8 @@ struct binpool;
 #define BINPOOL_UNLIMITED UINT64_MAX
 
 /*
- * cache_bytes: twice the largest buffer in use, an eighth of what is reserved, or 4 MiB,
- * whichever is the most.
+ * cache_bytes: a thirty-second of what is reserved, at least 4 MiB; besides, of classes asked
+ * for a moment ago, an eighth of it or two of the largest of these, whichever is more.
  */
 #define BINPOOL_CACHE_AUTO UINT64_MAX
 

@@ -184,8 +184,11 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 	if (!err && !req.is_void) {
 		run = bins_take(pool, req.bin, req.align);
 		reused = run;
-		if (run && c && req.bin - pool->cache_bin < pool->cache_bins)
-			cache_refill(c, req.bin);
+		if (c && req.bin - pool->cache_bin < pool->cache_bins) {
+			cache_missed(c, req.bin);
+			if (run)
+				cache_refill(c, req.bin);
+		}
 	}
 	if (!err && !run) {
 		run = request_take(pool, &req, &reused);
@@ -220,10 +223,47 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 	return 0;
 }
 
+/*
+ * The way of most misses: a buffer of pages, carved from a free run. NULL: it is not so simple.
+ * The thread has a cache, so it is in no callback of the pool and the pool is not dead.
+ */
+static void *allocate_pages(struct binpool *pool, struct cache *c, uint64_t bytes)
+{
+	uint64_t capacity = class_capacity(pool, bytes);
+	struct request req = {.bytes = bytes, .capacity = capacity};
+	struct run *run = NULL;
+	struct bin *bin;
+	bool settle;
+
+	if (!capacity || slab_serves(pool, capacity) || capacity > pool->max_bytes)
+		return NULL;
+	req.align = u64_max(u64_min(capacity & -capacity, page_size()), pool->granule);
+	req.bin = class_bin(pool, capacity);
+	pool_lock(pool);
+	bin = bins_at(pool, req.bin);
+	if (bin && !bin->head && !runs_prepare(pool))
+		run = carve(pool, pool->extents, capacity, req.align);
+	if (run) {
+		activate(pool, run, &req, false);
+		cache_missed(c, req.bin);
+	}
+	settle = pool->give_back;
+	pool_unlock(pool);
+	if (settle)
+		extents_settle(pool);
+	return run ? run->ptr : NULL;
+}
+
 static __attribute__((noinline)) void *allocate_slowly(struct binpool *pool, size_t size)
 {
+	struct cache *c = pool ? cache_of(pool) : NULL;
+	void *ptr = c ? allocate_pages(pool, c, size) : NULL;
 	struct binpool_buf buf;
-	int err = pool_enter_host(pool);
+	int err;
+
+	if (ptr)
+		return ptr;
+	err = pool_enter_host(pool);
 
 	if (!err)
 		err = allocate(pool, size, 1, 0, &buf);

@@ -47,19 +47,29 @@ uint32_t class_bin(const struct binpool *pool, uint64_t capacity)
 int bins_prepare(struct binpool *pool, uint32_t bin)
 {
 	struct bin_level **level = &pool->levels[bin >> pool->mantissa_bits];
+	size_t bins = (size_t)1 << pool->mantissa_bits;
 
 	assert_locked(pool);
+	if (*level)
+		return 0;
+	*level = calloc(1, sizeof(**level) + bins * sizeof(struct bin) +
+				   (bins + 63) / 64 * sizeof(uint64_t));
 	if (!*level)
-		*level = calloc(1, sizeof(**level) + (sizeof(struct bin) << pool->mantissa_bits));
-	return *level ? 0 : -ENOMEM;
+		return -ENOMEM;
+	(*level)->holding = (uint64_t *)&(*level)->bins[bins];
+	return 0;
 }
 
-/* NULL: nothing was ever in it. */
-struct bin *bins_at(struct binpool *pool, uint32_t bin)
+/* Says of a bin whether it holds something. */
+static void set_holding(struct binpool *pool, uint32_t bin, bool yes)
 {
 	struct bin_level *level = pool->levels[bin >> pool->mantissa_bits];
+	uint32_t i = bin & ((1u << pool->mantissa_bits) - 1);
 
-	return level ? &level->bins[bin & ((1u << pool->mantissa_bits) - 1)] : NULL;
+	if (yes)
+		level->holding[i / 64] |= (uint64_t)1 << i % 64;
+	else
+		level->holding[i / 64] &= ~((uint64_t)1 << i % 64);
 }
 
 void bins_hold(struct binpool *pool, struct run *run)
@@ -75,7 +85,8 @@ void bins_hold(struct binpool *pool, struct run *run)
 	if (bin->head)
 		bin->head->list_prev = run;
 	bin->head = run;
-	bin->held++;
+	if (!bin->held++)
+		set_holding(pool, run->bin, true);
 	pool->levels[l]->held++;
 	pool->levels_held |= (uint64_t)1 << l;
 	pool->stats.held_blocks++;
@@ -95,7 +106,8 @@ void bins_unhold(struct binpool *pool, struct run *run)
 		bin->head = run->list_next;
 	if (run->list_next)
 		run->list_next->list_prev = run->list_prev;
-	bin->held--;
+	if (!--bin->held)
+		set_holding(pool, run->bin, false);
 	if (!--pool->levels[l]->held)
 		pool->levels_held &= ~((uint64_t)1 << l);
 	pool->stats.held_blocks--;
@@ -125,29 +137,16 @@ struct run *bins_take(struct binpool *pool, uint32_t bin, uint64_t align)
 /* A held buffer of the largest bin that has any; or NULL. */
 struct run *bins_largest(struct binpool *pool)
 {
-	uint32_t l, i;
+	struct bin_level *level;
+	size_t word;
 
 	assert_locked(pool);
 	if (!pool->levels_held)
 		return NULL;
-	l = binpool_log2(pool->levels_held);
-	for (i = (1u << pool->mantissa_bits) - 1; !pool->levels[l]->bins[i].held; i--)
+	level = pool->levels[binpool_log2(pool->levels_held)];
+	for (word = ((size_t)1 << pool->mantissa_bits) / 64; word && !level->holding[word]; word--)
 		;
-	return pool->levels[l]->bins[i].head;
-}
-
-/* Capacity of the largest buffer in use, 0 if there is none. */
-uint64_t bins_largest_active(const struct binpool *pool)
-{
-	assert_locked(pool);
-	for (uint32_t l = ARRAY_SIZE(pool->levels); l--;) {
-		if (!pool->levels[l])
-			continue;
-		for (uint32_t i = 1u << pool->mantissa_bits; i--;)
-			if (pool->levels[l]->bins[i].active)
-				return class_bin_capacity(pool, (l << pool->mantissa_bits) + i);
-	}
-	return 0;
+	return level->bins[word * 64 + binpool_log2(level->holding[word])].head;
 }
 
 /* Lets go of memory that only bookkeeping of the past needs. */

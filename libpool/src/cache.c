@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Threads' caches of pools: made, filled, emptied, revoked. Owns pool->caches,
- * cache_off, cache_credit, and with threads_lock the tables in which threads find
+ * Threads' caches of pools: made, emptied, revoked. Owns pool->caches, cache_off, and
+ * with threads_lock the tables in which threads find
  * their caches and the numbers of pools. The fast path is in cache.h.
  */
 #include <linux/membarrier.h>
@@ -14,8 +14,6 @@
 
 #include "cache.h"
 
-/* So often a thread that finds no room looks at what of its cache is not used. */
-#define MISSES_PER_DECAY 256u
 /* Buffers above this are never cached: an extent of their own serves them. */
 #define CACHED_BYTES_MAX EXTENT_BYTES_MAX
 
@@ -45,7 +43,7 @@ static int membarrier(int command)
 /* ---- Moving buffers between a cache and the pool; all locked ------------- */
 
 /* Brings the pool's counters up to what the magazine's owner did. */
-static void magazine_settle(struct binpool *pool, struct magazine *m)
+void magazine_settle(struct binpool *pool, struct magazine *m)
 {
 	uint64_t count = __atomic_load_n(&m->count, __ATOMIC_RELAXED);
 	uint64_t taken = (count >> MAGAZINE_BITS) - (m->settled >> MAGAZINE_BITS);
@@ -115,8 +113,7 @@ static void cache_empty(struct cache *c)
 	for (struct magazine *m = c->in_use; m; m = m->next)
 		magazine_leave(c, m, magazine_fill(m->count), bins_hold);
 	c->top = 0;
-	c->pool->cache_credit -= c->credit;
-	c->credit = 0;
+	cache_set_credit(c, 0);
 }
 
 /*
@@ -147,21 +144,33 @@ static void wait_until_left(const struct cache *c)
 	}
 }
 
-/* Keeps all threads out of their caches. Locked. */
-void caches_stop(struct binpool *pool)
+/* Keeps threads out of their caches: idle ones', or all. Locked. */
+static void stop(struct binpool *pool, bool idle_only)
 {
-	bool unfenced = false;
+	bool unfenced = false, any = false;
 
 	for (struct cache *c = pool->caches; c; c = c->next) {
-		uint32_t old = __atomic_exchange_n(&c->revoked, revoked(true), __ATOMIC_SEQ_CST);
+		uint32_t old;
 
+		if (idle_only && !c->idle)
+			continue;
+		old = __atomic_exchange_n(&c->revoked, revoked(true), __ATOMIC_SEQ_CST);
 		unfenced = unfenced || !(old & CACHE_FENCED);
+		any = true;
 	}
+	if (!any)
+		return;
 	if (unfenced && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED))
 		fence_owners(pool);
 	for (struct cache *c = pool->caches; c; c = c->next)
-		wait_until_left(c);
+		if (!idle_only || c->idle)
+			wait_until_left(c);
 	caches_settle(pool);
+}
+
+void caches_stop(struct binpool *pool)
+{
+	stop(pool, false);
 }
 
 /* Lets threads use their caches, unless something is to be cached no more. Locked. */
@@ -180,9 +189,20 @@ void caches_revoke(struct binpool *pool)
 	assert_locked(pool);
 	if (!pool->caches)
 		return;
-	caches_stop(pool);
+	stop(pool, false);
 	for (struct cache *c = pool->caches; c; c = c->next)
 		cache_empty(c);
+	caches_go(pool);
+}
+
+/* The same of threads that do nothing, which have no share in the budget until they do. */
+void caches_revoke_idle(struct binpool *pool)
+{
+	assert_locked(pool);
+	stop(pool, true);
+	for (struct cache *c = pool->caches; c; c = c->next)
+		if (c->idle)
+			cache_empty(c);
 	caches_go(pool);
 }
 
@@ -195,176 +215,6 @@ void caches_off(struct binpool *pool, bool off)
 		caches_revoke(pool);
 	} else {
 		caches_go(pool);
-	}
-}
-
-/* ---- Room ---------------------------------------------------------------- */
-
-/* What all caches and bins together may hold. Locked. */
-static uint64_t budget(struct binpool *pool)
-{
-	if (pool->cache_bytes != BINPOOL_CACHE_AUTO)
-		return pool->cache_bytes;
-	return u64_max(u64_max(2 * pool->largest, pool->stats.reserved_bytes / 8),
-		       EXTENT_BYTES_MIN);
-}
-
-/* The part of the budget for what one thread has too much of and another may want. Locked. */
-static uint64_t bins_share(struct binpool *pool)
-{
-	return pool->caches && pool->caches->next ? budget(pool) / 4 : 0;
-}
-
-/* Whether one more buffer may be held in its bin. Locked. */
-bool bins_have_room(struct binpool *pool, uint64_t capacity)
-{
-	assert_locked(pool);
-	return !pool->cache_bins ||
-	       pool->cache_credit + pool->binned_bytes + capacity <= budget(pool);
-}
-
-/* Gives back what was not used since the last time, and what credit is left then. Locked. */
-static void cache_decay(struct cache *c)
-{
-	struct binpool *pool = c->pool;
-
-	for (struct magazine *m = c->in_use; m; m = m->next) {
-		uint32_t n = magazine_fill(m->count);
-
-		if (n && m->count >> MAGAZINE_BITS == m->decayed >> MAGAZINE_BITS)
-			magazine_leave(c, m, (n + 1) / 2, held_dissolve);
-		m->decayed = m->count;
-	}
-	pool->cache_credit -= c->credit - c->bytes;
-	c->credit = c->bytes;
-	while (pool->binned_bytes > bins_share(pool) / 2)
-		held_release_one(pool, bins_largest(pool));
-	caches_settle(pool);
-	pool->largest = bins_largest_active(pool);
-}
-
-/* Tries to make c->credit what is needed for @capacity more. Locked. */
-static bool cache_credit(struct cache *c, uint64_t capacity)
-{
-	struct binpool *pool = c->pool;
-	uint64_t all, share, need, used, n = 0;
-
-	pool->largest = u64_max(pool->largest, capacity);
-	for (struct cache *other = pool->caches; other; other = other->next)
-		n++;
-	all = budget(pool);
-	share = (all - bins_share(pool)) / n;
-	need = c->bytes + capacity;
-	if (need > share)
-		return false;
-	used = pool->cache_credit - c->credit + pool->binned_bytes;
-	if (used + need > all) {
-		/* Others have more than their share. */
-		caches_revoke(pool);
-		while (pool->binned_bytes > all - need)
-			held_release_one(pool, bins_largest(pool));
-		used = pool->binned_bytes;
-		need = c->bytes + capacity;
-	}
-	pool->cache_credit -= c->credit;
-	c->credit = u64_min(u64_max(need, share / 4), all - used);
-	pool->cache_credit += c->credit;
-	return true;
-}
-
-/* The older half of a magazine leaves, to where other threads find it if there is room. Locked. */
-static void overflow(struct cache *c, struct magazine *m)
-{
-	uint32_t n = (magazine_fill(m->count) + 1) / 2;
-
-	if (c->pool->binned_bytes + n * m->capacity <= bins_share(c->pool)) {
-		magazine_leave(c, m, n, bins_hold);
-		/* It stays in the budget, but as the bins' part. */
-		c->credit -= n * m->capacity;
-		c->pool->cache_credit -= n * m->capacity;
-	} else {
-		magazine_leave(c, m, n, held_dissolve);
-	}
-}
-
-/*
- * Room for one more buffer of the class in the thread's own cache, at the cost of
- * larger ones if need be. False: there is none. Locked.
- */
-bool cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity)
-{
-	struct binpool *pool = c->pool;
-	uint32_t index = bin - pool->cache_bin;
-	struct magazine *m = &c->magazines[index];
-
-	assert_locked(pool);
-	if (c->revoked & CACHE_REVOKED)
-		return false;
-	if (++c->misses % MISSES_PER_DECAY == 0)
-		cache_decay(c);
-	if (!m->capacity) {
-		m->bin = bin;
-		m->capacity = capacity;
-		m->next = c->in_use;
-		c->in_use = m;
-	}
-	if (magazine_fill(m->count) == m->room) {
-		if (m->room < MAGAZINE_MAX) {
-			uint32_t room = m->room ? 2 * m->room : 4;
-			struct cached *items = realloc(m->items, room * sizeof(*items));
-
-			if (!items)
-				return false;
-			m->items = items;
-			m->room = room;
-		} else {
-			overflow(c, m);
-		}
-	}
-	while (c->bytes + capacity > c->credit) {
-		struct magazine *top;
-
-		if (cache_credit(c, capacity))
-			break;
-		top = &c->magazines[c->top];
-		if (c->top > index && magazine_fill(top->count))
-			magazine_leave(c, top, 1, held_dissolve);
-		else if (c->top > index)
-			c->top--;
-		else if (magazine_fill(m->count) > 1)
-			overflow(c, m);
-		else
-			return false;
-	}
-	if (c->top < index)
-		c->top = index;
-	return true;
-}
-
-/* Moves buffers from the bin into the thread's own cache, for the next requests. Locked. */
-void cache_refill(struct cache *c, uint32_t bin)
-{
-	struct binpool *pool = c->pool;
-	struct magazine *m = &c->magazines[bin - pool->cache_bin];
-	struct bin *b = bins_at(pool, bin);
-
-	assert_locked(pool);
-	while (b && b->head && magazine_fill(m->count) < MAGAZINE_MAX / 2 &&
-	       cache_make_room(c, bin, b->head->bytes)) {
-		struct run *run = b->head;
-
-		if (!run)
-			break;
-		bins_unhold(pool, run);
-		magazine_settle(pool, m);
-		m->items[magazine_fill(m->count)] = (struct cached){run->ptr, run};
-		run_set_state(run, RUN_CACHED);
-		m->count++;
-		m->settled = m->count;
-		c->bytes += m->capacity;
-		b->cached++;
-		pool->stats.held_blocks++;
-		pool->stats.held_bytes += m->capacity;
 	}
 }
 
@@ -385,6 +235,7 @@ static void cache_delete(struct cache *c)
 
 	caches_settle(pool);
 	cache_empty(c);
+	pool->caches_awake -= !c->idle;
 	if (c->prev)
 		c->prev->next = c->next;
 	else
@@ -476,6 +327,7 @@ struct cache *cache_get(struct binpool *pool)
 	if (c->next)
 		c->next->prev = c;
 	pool->caches = c;
+	pool->caches_awake++;
 	pool_unlock(pool);
 	c->thread = thread_caches;
 	thread_caches->cache[pool->number] = c;

@@ -41,10 +41,13 @@ struct magazine {
 	uint64_t capacity;     /* of each buffer */
 	uint64_t settled;      /* count, as the pool's counters have it */
 	struct magazine *next; /* of those in use, of this cache */
-	uint64_t decayed;      /* count when caches_decay() last looked */
+	uint64_t decayed;      /* count when cache_decay() last looked */
 	uint64_t since;	       /* when it was looked at: coarse_ns() */
 	uint64_t since_count;  /* count then: what was in it is if nothing was taken out */
-};
+} __attribute__((aligned(64)));
+
+/* So many classes of a thread's last misses are remembered. */
+#define RECENT_MAX 4u
 
 struct cache {
 	uint32_t busy;
@@ -60,6 +63,10 @@ struct cache {
 	struct magazine *in_use;
 	uint64_t settled_asked;
 	uint32_t misses;
+	uint32_t recent[RECENT_MAX]; /* bins of the last misses, by their number */
+	uint32_t recent_next;
+	uint64_t activity; /* sum of counts when last looked at */
+	bool idle;	   /* has no share in the budget, and nothing in it */
 	struct thread_caches *thread;
 };
 
@@ -208,17 +215,23 @@ static inline void magazine_look(struct magazine *m, uint64_t now)
 int caches_init(struct binpool *pool, const struct binpool_options *o);
 void caches_fini(struct binpool *pool);
 struct cache *cache_get(struct binpool *pool);
-bool cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity);
-void cache_refill(struct cache *c, uint32_t bin);
-bool bins_have_room(struct binpool *pool, uint64_t capacity);
-void caches_settle(struct binpool *pool);
-void caches_revoke(struct binpool *pool);
-void caches_stop(struct binpool *pool);
-void caches_go(struct binpool *pool);
+void magazine_settle(struct binpool *pool, struct magazine *m);
 void magazine_leave(struct cache *c, struct magazine *m, uint32_t n,
 		    void (*to)(struct binpool *pool, struct run *run));
+void caches_settle(struct binpool *pool);
+void caches_revoke(struct binpool *pool);
+void caches_revoke_idle(struct binpool *pool);
+void caches_stop(struct binpool *pool);
+void caches_go(struct binpool *pool);
 void caches_off(struct binpool *pool, bool off);
 void caches_before_fork(void);
 void caches_after_fork(bool child);
+
+/* budget.c; all locked. */
+void cache_set_credit(struct cache *c, uint64_t credit);
+void cache_missed(struct cache *c, uint32_t bin);
+bool bins_have_room(struct binpool *pool, uint64_t capacity);
+bool cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity);
+void cache_refill(struct cache *c, uint32_t bin);
 
 #endif /* BINPOOL_CACHE_H */

@@ -9,7 +9,6 @@
  * never too small; where it is too large, because a run was made smaller, the search
  * that finds nothing there corrects it.
  */
-#include <endian.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,21 +16,18 @@
 
 #define RUNS_PER_CHUNK 128
 /* How many runs of a frame are looked at for the lowest, if not more before one fits. */
-#define WALK_SHORT 16u
+#define WALK_SHORT 4u
 
 struct run_chunk {
 	struct run_chunk *next;
 	struct run runs[RUNS_PER_CHUNK];
 };
 
-/* Makes sure that run_new succeeds three times: a carving needs two, a new extent one. */
-int runs_prepare(struct binpool *pool)
+int runs_prepare_more(struct binpool *pool)
 {
 	struct run_chunk *chunk;
 
 	assert_locked(pool);
-	if (pool->spare && pool->spare->next && pool->spare->next->next)
-		return 0;
 	chunk = aligned_alloc(_Alignof(struct run_chunk), sizeof(*chunk));
 	if (!chunk)
 		return -ENOMEM;
@@ -42,12 +38,20 @@ int runs_prepare(struct binpool *pool)
 	return 0;
 }
 
-struct run *run_new(struct binpool *pool)
+static struct run *run_new(struct binpool *pool)
 {
 	struct run *run = pool->spare;
 
 	pool->spare = run->next;
-	*run = (struct run){.pool = pool};
+	pool->spares--;
+	/* What lists need is written when it is put into one. */
+	run->ptr = NULL;
+	run->asked = 0;
+	run->pool = pool;
+	run->bin = 0;
+	run->clean = false;
+	run->slab = NULL;
+	run_set_state(run, RUN_FREE);
 	return run;
 }
 
@@ -55,6 +59,7 @@ void run_delete(struct binpool *pool, struct run *run)
 {
 	run->next = pool->spare;
 	pool->spare = run;
+	pool->spares++;
 }
 
 void runs_fini(struct binpool *pool)
@@ -109,7 +114,7 @@ static int16_t *most_at(struct frame_index *index, uint64_t frame)
 }
 
 /* A free run has become so large. */
-static void index_raise(struct run *run)
+static inline void index_raise(struct run *run)
 {
 	struct frame_index *index = &run->extent->free;
 	int16_t *most, class = run_class(run->bytes);
@@ -123,7 +128,7 @@ static void index_raise(struct run *run)
 		index->most_of_all = class;
 }
 
-static void index_add(struct run *run)
+static inline void index_add(struct run *run)
 {
 	struct frame_index *index = &run->extent->free;
 	struct run **first;
@@ -140,7 +145,7 @@ static void index_add(struct run *run)
 	index_raise(run);
 }
 
-static void index_remove(struct run *run)
+static inline void index_remove(struct run *run)
 {
 	struct frame_index *index = &run->extent->free;
 	uint64_t frame;
@@ -171,31 +176,26 @@ bool run_fits(const struct run *run, uint64_t bytes, uint64_t align)
 	return run->bytes >= pad && run->bytes - pad >= bytes;
 }
 
-/* The first frame from @frame on that may have a run of @class or above; index->frames: none. */
-static uint64_t index_next(const struct frame_index *index, uint64_t frame, int16_t class)
+/* Which of a group's frames may have a run above @below: a bit for each, @MASK_BITS apart. */
+#ifdef __SSE2__
+#define MASK_BITS 2
+static inline uint64_t group_mask(index_lanes group, index_lanes below)
 {
-	index_lanes least = {class, class, class, class, class, class, class, class};
-	uint64_t groups = (index->frames + INDEX_LANES - 1) / INDEX_LANES;
-	uint64_t group = frame / INDEX_LANES;
-	union {
-		index_lanes lanes;
-		uint64_t half[2];
-	} found;
+	typedef char bytes __attribute__((vector_size(sizeof(index_lanes))));
 
-	if (frame >= index->frames)
-		return index->frames;
-	found.lanes = index->most[group] >= least;
-	for (uint32_t lane = 0; lane < frame % INDEX_LANES; lane++)
-		found.lanes[lane] = 0;
-	while (!(found.half[0] | found.half[1])) {
-		if (++group == groups)
-			return index->frames;
-		found.lanes = index->most[group] >= least;
-	}
-	if (found.half[0])
-		return group * INDEX_LANES + (uint64_t)__builtin_ctzll(le64toh(found.half[0])) / 16;
-	return group * INDEX_LANES + 4 + (uint64_t)__builtin_ctzll(le64toh(found.half[1])) / 16;
+	return (uint64_t)__builtin_ia32_pmovmskb128((bytes)(group > below)) & 0x5555;
 }
+#else
+#define MASK_BITS 1
+static inline uint64_t group_mask(index_lanes group, index_lanes below)
+{
+	uint64_t mask = 0;
+
+	for (uint32_t lane = 0; lane < INDEX_LANES; lane++)
+		mask |= (uint64_t)(group[lane] > below[lane]) << lane;
+	return mask;
+}
+#endif
 
 /* The lowest run of the frame that fits; else corrects what the index says of it. */
 static struct run *frame_find(struct frame_index *index, uint64_t frame, uint64_t bytes,
@@ -223,21 +223,29 @@ static struct run *frame_find(struct frame_index *index, uint64_t frame, uint64_
 static struct run *extent_find(struct extent *e, uint64_t bytes, uint64_t align)
 {
 	struct frame_index *index = &e->free;
-	int16_t class = run_class(bytes);
+	uint64_t groups = (index->frames + INDEX_LANES - 1) / INDEX_LANES;
+	int16_t class = run_class(bytes), below_it = (int16_t)(class - 1);
+	index_lanes below = {below_it, below_it, below_it, below_it,
+			     below_it, below_it, below_it, below_it};
 	bool misfits = false;
 
 	if (index->most_of_all < class)
 		return NULL;
-	for (uint64_t frame = index_next(index, 0, class); frame < index->frames;
-	     frame = index_next(index, frame + 1, class)) {
-		struct run *run = frame_find(index, frame, bytes, align);
+	for (uint64_t group = 0; group < groups; group++) {
+		uint64_t mask = group_mask(index->most[group], below);
 
-		if (run)
-			return run;
-		misfits = misfits || *most_at(index, frame) >= class;
+		for (; mask; mask &= mask - 1) {
+			uint64_t lane = (uint64_t)__builtin_ctzll(mask) / MASK_BITS;
+			uint64_t frame = group * INDEX_LANES + lane;
+			struct run *run = frame_find(index, frame, bytes, align);
+
+			if (run)
+				return run;
+			misfits = misfits || *most_at(index, frame) >= class;
+		}
 	}
 	if (!misfits)
-		index->most_of_all = (int16_t)(class - 1);
+		index->most_of_all = below_it;
 	return NULL;
 }
 
@@ -364,6 +372,8 @@ struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, ui
 		if ((uint64_t)(run->base + bytes - e->base) >> MAP_FRAME_SHIFT == frame) {
 			run->base += bytes;
 			run->bytes = left;
+			if (!run->list_prev && !run->list_next && e->free.frames)
+				*most_at(&e->free, frame) = run_class(left);
 		} else {
 			index_remove(run);
 			run->base += bytes;

@@ -147,6 +147,7 @@ static const char *check_bins(const struct binpool *pool)
 				n++;
 			}
 			CHECK(n == b->held);
+			CHECK((pool->levels[l]->holding[i / 64] >> i % 64 & 1) == (n != 0));
 			cached += b->cached;
 			of_level += n;
 			active += b->active;
@@ -164,7 +165,7 @@ static const char *check_bins(const struct binpool *pool)
 /* No thread may be inside a call. */
 static const char *check_caches(const struct binpool *pool, uint64_t in_runs)
 {
-	uint64_t buffers = 0, credit = 0;
+	uint64_t buffers = 0, credit = 0, awake = 0;
 
 	for (const struct cache *c = pool->caches; c; c = c->next) {
 		uint64_t bytes = 0;
@@ -187,10 +188,12 @@ static const char *check_caches(const struct binpool *pool, uint64_t in_runs)
 			bytes += n * m->capacity;
 		}
 		CHECK(bytes == c->bytes && bytes <= c->credit);
+		CHECK(!c->idle || !c->credit);
+		awake += !c->idle;
 		credit += c->credit;
 	}
 	CHECK(buffers == in_runs);
-	CHECK(credit == pool->cache_credit);
+	CHECK(credit == pool->cache_credit && awake == pool->caches_awake);
 	return NULL;
 }
 

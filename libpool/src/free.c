@@ -176,11 +176,36 @@ static inline bool release_cached(struct binpool *pool, void *ptr, const size_t 
 	return cache_push(c, run, ptr, index);
 }
 
+/*
+ * The way of most that find no room in the thread's cache. False: it is not so simple. The
+ * thread has a cache, so it is in no callback of the pool and the pool is not dead.
+ */
+static bool release_active(struct binpool *pool, struct cache *c, const char *ptr,
+			   const size_t *size)
+{
+	struct run *run = map_find(ptr);
+
+	if (!run || run->pool != pool)
+		return false;
+	pool_lock(pool);
+	/* Another thread may have freed it meanwhile; what describes it stays. */
+	if (run->ptr != ptr || run_state(run) != RUN_ACTIVE || (size && *size != run->asked)) {
+		pool_unlock(pool);
+		return false;
+	}
+	release_run(pool, c, run);
+	return true;
+}
+
 static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *ptr,
 						    const size_t *size)
 {
-	int err = pool_enter_host(pool);
+	struct cache *c = pool ? cache_of(pool) : NULL;
+	int err;
 
+	if (c && release_active(pool, c, ptr, size))
+		return 0;
+	err = pool_enter_host(pool);
 	return err && err != -EOWNERDEAD ? err : release_at(pool, ptr, size);
 }
 

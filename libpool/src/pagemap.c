@@ -75,12 +75,6 @@ int map_prepare(const void *base, uint64_t bytes)
 	return err;
 }
 
-/* Lets the page of @ptr say @to: the buffer that begins in it, or its slab, or NULL. Locked. */
-void map_set(const void *ptr, struct run *to)
-{
-	__atomic_store_n(map_entry(ptr), to, __ATOMIC_RELAXED);
-}
-
 void pagemap_before_fork(void)
 {
 	pthread_mutex_lock(&pagemap_lock);

@@ -60,7 +60,11 @@ static inline struct run *map_find(const void *ptr)
 /* Zeroed pages, touched as they are used; NULL: none. For munmap(). */
 void *bookkeeping_map(size_t bytes);
 int map_prepare(const void *base, uint64_t bytes);
-void map_set(const void *ptr, struct run *to);
+/* Lets the page of @ptr say @to: the buffer that begins in it, or its slab, or NULL. Locked. */
+static inline void map_set(const void *ptr, struct run *to)
+{
+	__atomic_store_n(map_entry(ptr), to, __ATOMIC_RELAXED);
+}
 void pagemap_before_fork(void);
 void pagemap_after_fork(void);
 

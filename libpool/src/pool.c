@@ -9,12 +9,12 @@
 
 #include "cache.h"
 
-static __thread struct callback *callbacks;
+__thread struct callback *thread_callbacks;
 
 void callback_enter(struct callback *c, const struct binpool *pool)
 {
-	*c = (struct callback){.pool = pool, .outer = callbacks, .cache = cache_of(pool)};
-	callbacks = c;
+	*c = (struct callback){.pool = pool, .outer = thread_callbacks, .cache = cache_of(pool)};
+	thread_callbacks = c;
 	/* Or a call that finds something there would be none. */
 	if (c->cache)
 		thread_caches->cache[pool->number] = NULL;
@@ -22,7 +22,7 @@ void callback_enter(struct callback *c, const struct binpool *pool)
 
 void callback_leave(struct callback *c)
 {
-	callbacks = c->outer;
+	thread_callbacks = c->outer;
 	/* A child that returns from a callback in which the parent forked has none. */
 	if (c->cache && !c->pool->dead)
 		thread_caches->cache[c->pool->number] = c->cache;
@@ -37,7 +37,7 @@ int callback_errno(int err)
 
 bool callback_of(const struct binpool *pool)
 {
-	for (struct callback *c = callbacks; c; c = c->outer)
+	for (struct callback *c = thread_callbacks; c; c = c->outer)
 		if (c->pool == pool)
 			return true;
 	return false;
@@ -63,23 +63,6 @@ int pool_enter_host(const struct binpool *pool)
 		return explain(-EINVAL, "pool %s: its buffers are handles, not pointers",
 			       pool->name);
 	return err;
-}
-
-const void *thread_self(void)
-{
-	return &callbacks;
-}
-
-void pool_lock(struct binpool *pool)
-{
-	pthread_mutex_lock(&pool->lock);
-	__atomic_store_n(&pool->lock_holder, thread_self(), __ATOMIC_RELAXED);
-}
-
-void pool_unlock(struct binpool *pool)
-{
-	__atomic_store_n(&pool->lock_holder, NULL, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&pool->lock);
 }
 
 void turn_take(struct binpool *pool)

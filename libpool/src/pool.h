@@ -216,85 +216,7 @@ struct extent {
 	struct attachment *attachments;
 };
 
-/* ---- Providers: provider*.c --------------------------------------------- */
-
-struct provider;
-
-struct provider_ops {
-	uint32_t id; /* BINPOOL_PROVIDER_* */
-	/* Finds out whether it works here; fills unit, max_bytes. Explains errors. */
-	int (*open)(struct provider *p);
-	void (*close)(struct provider *p);
-	/* What get would really take for @bytes; NULL: a multiple of the unit. */
-	uint64_t (*round)(const struct provider *p, uint64_t bytes);
-	/*
-	 * Gets e->bytes at a multiple of @align. All of it is there and mapped
-	 * when it returns 0. Explains errors. In turn.
-	 */
-	int (*get)(struct provider *p, struct extent *e, uint64_t align);
-	void (*put)(struct provider *p, struct extent *e);
-	/*
-	 * For an extent that grows in place, both or neither: get reserves addresses
-	 * up to e->room, or makes that e->bytes. extend gets piece->bytes of them, from
-	 * e->base + e->bytes on, as get does, and tells of the piece what get tells of
-	 * an extent; shrink lets go of @bytes there, which stay reserved. In turn.
-	 */
-	int (*extend)(struct provider *p, struct extent *e, struct extent *piece);
-	void (*shrink)(struct provider *p, struct extent *e, uint64_t bytes);
-	/* In a forked child: lets go of what the child inherited. */
-	void (*forget)(struct provider *p, struct extent *e);
-	/* buf_info: file and offset behind @offset of the extent; NULL: e->fd. */
-	int (*file_at)(const struct extent *e, uint64_t offset, uint64_t len, uint64_t *file_off);
-	bool zeroed; /* memory is zero when got */
-};
-
-struct provider {
-	const struct provider_ops *ops;
-	struct binpool_allocator_ops allocator;
-	bool in_use; /* the pool was made: the allocator is to be released */
-	const struct binpool *pool;
-	int32_t node;
-	bool strict_node;
-	int fd;		      /* of the device */
-	uint64_t unit;	      /* what memory comes in, a power of two */
-	uint64_t max_bytes;   /* what a pool may take if the user says nothing */
-	const char *max_from; /* what says so, and how to change it */
-	uint32_t mantissa_bits;
-	char reason[1024];
-};
-
-extern const struct provider_ops provider_device, provider_hugetlb, provider_thp,
-	provider_allocator;
-
-int provider_choose(struct provider *p, uint32_t wanted);
-
-/* Helpers of providers: provider.c, sysinfo.c. */
-/* Reserves addresses, @bytes at a multiple of @align. NULL: none left. */
-char *address_reserve(uint64_t bytes, uint64_t align);
-/*
- * Maps @fd over reserved addresses. 0 or -errno, and then they are not the
- * caller's any more, nor to be unmapped: the kernel may have let them go before
- * it failed, and another thread may have them. So a shortage of memory is to
- * show before this is called.
- */
-int address_map(char *base, uint64_t bytes, int fd);
-/* Binds [base, base + bytes) to the provider's node, if it has one. 0 or -errno. */
-int memory_bind(const struct provider *p, void *base, uint64_t bytes);
-/* Node of every unit of the range, -1 if several or unknown. */
-int32_t memory_node(const void *base, uint64_t bytes, uint64_t unit);
-/* A number from a file of /sys or /proc; @otherwise if it cannot be read. */
-uint64_t sys_number(uint64_t otherwise, const char *path_fmt, ...) PRINTF(2, 3);
-/* A field, in bytes, of /proc/meminfo or, for a node, of its meminfo; 0 if absent. */
-uint64_t meminfo_bytes(int32_t node, const char *field);
-uint64_t page_size(void);
-uint64_t pmd_size(void);
-bool can_lock_memory(void);
-/* Page size really mapped at @ptr, 0: nothing is. */
-uint64_t mapped_page(const void *ptr);
-/* Page size really mapped, of each extent of the pool that is not known yet. In turn. */
-void extents_measure(struct binpool *pool);
-
-#include "pagemap.h"
+#include "provider.h"
 
 /* ---- Bins: bins.c ------------------------------------------------------- */
 
@@ -310,6 +232,7 @@ struct bin {
 /* The bins between two powers of two. */
 struct bin_level {
 	uint64_t held;
+	uint64_t *holding; /* a bit for each bin that holds something */
 	struct bin bins[]; /* 2^mantissa_bits */
 };
 
@@ -367,6 +290,7 @@ struct binpool {
 	bool give_back;		  /* the empty extents are to go */
 	uint64_t pending;	  /* bytes being got or given back; reserved + pending <= max */
 	struct run *spare;	  /* unused struct runs, through next */
+	uint64_t spares;	  /* how many */
 	struct run_chunk *chunks; /* what they come from */
 	struct run **lookup;	  /* buffers by address */
 	uint64_t lookup_size;	  /* a power of two */
@@ -375,7 +299,9 @@ struct binpool {
 	uint32_t cache_off;    /* reasons why nothing is to be cached: as long, all are revoked */
 	uint64_t cache_credit; /* what all caches may hold */
 	uint64_t binned_bytes; /* capacity of what is held in bins */
-	uint64_t largest;      /* capacity of the largest buffer in use, now or lately */
+	uint64_t caches_awake; /* caches of threads that are not idle */
+	uint64_t largest;      /* capacity of the largest buffer lately missed or freed */
+	uint64_t largest_next; /* the same since that was last looked at */
 	uint64_t stamp;	       /* since when what is held now is not used; coarse_ns() */
 	uint64_t feeds;	       /* pools that have this one as their allocator */
 	struct note **notes;   /* by run */
@@ -389,8 +315,6 @@ struct binpool {
 
 /* pool.c: checks that come first in every public function: -EINVAL, -EOWNERDEAD, -EDEADLK. */
 int pool_enter(const struct binpool *pool);
-void pool_lock(struct binpool *pool);
-void pool_unlock(struct binpool *pool);
 void turn_take(struct binpool *pool);
 bool turn_try(struct binpool *pool);
 void turn_give(struct binpool *pool);
@@ -400,8 +324,26 @@ int pool_enter_host(const struct binpool *pool);
 bool callback_of(const struct binpool *pool);
 /* One thread less that needs the pool: see leaving. No lock is held. */
 void pool_unpin(struct binpool *pool);
+/* The callbacks that the thread is in. */
+extern __thread struct callback *thread_callbacks __attribute__((tls_model("initial-exec")));
+
 /* Something that is the calling thread's alone. */
-const void *thread_self(void);
+static inline const void *thread_self(void)
+{
+	return &thread_callbacks;
+}
+
+static inline void pool_lock(struct binpool *pool)
+{
+	pthread_mutex_lock(&pool->lock);
+	__atomic_store_n(&pool->lock_holder, thread_self(), __ATOMIC_RELAXED);
+}
+
+static inline void pool_unlock(struct binpool *pool)
+{
+	__atomic_store_n(&pool->lock_holder, NULL, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&pool->lock);
+}
 uint64_t now_ns(void);
 /* Waits for what pool->idle tells, until @end (now_ns()); false: it is past. Locked. */
 bool pool_wait(struct binpool *pool, uint64_t end);
@@ -467,18 +409,27 @@ uint64_t class_capacity(const struct binpool *pool, uint64_t size);
 uint64_t class_bin_capacity(const struct binpool *pool, uint32_t bin);
 uint32_t class_bin(const struct binpool *pool, uint64_t capacity);
 int bins_prepare(struct binpool *pool, uint32_t bin);
-struct bin *bins_at(struct binpool *pool, uint32_t bin);
+/* NULL: nothing was ever in it. */
+static inline struct bin *bins_at(struct binpool *pool, uint32_t bin)
+{
+	struct bin_level *level = pool->levels[bin >> pool->mantissa_bits];
+
+	return level ? &level->bins[bin & ((1u << pool->mantissa_bits) - 1)] : NULL;
+}
 void bins_hold(struct binpool *pool, struct run *run);
 void bins_unhold(struct binpool *pool, struct run *run);
 struct run *bins_take(struct binpool *pool, uint32_t bin, uint64_t align);
 struct run *bins_largest(struct binpool *pool);
-uint64_t bins_largest_active(const struct binpool *pool);
 void bins_trim(struct binpool *pool);
 void bins_fini(struct binpool *pool);
 
 /* carve.c; all locked. */
-int runs_prepare(struct binpool *pool);
-struct run *run_new(struct binpool *pool);
+int runs_prepare_more(struct binpool *pool);
+/* Makes sure that run_new succeeds three times: a carving needs two, a new extent one. */
+static inline int runs_prepare(struct binpool *pool)
+{
+	return __builtin_expect(pool->spares >= 3, 1) ? 0 : runs_prepare_more(pool);
+}
 void run_delete(struct binpool *pool, struct run *run);
 void runs_fini(struct binpool *pool);
 int runs_index(struct extent *e);

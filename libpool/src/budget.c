@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * What threads' caches and the bins behind them may hold, together at most the pool's
+ * budget. Owns pool->cache_credit, caches_awake and largest; pool->lock, and of caches only the
+ * calling thread's own, or those that are revoked.
+ *
+ * What is cached is in the way of large buffers, and they would cost memory. So a pool whose
+ * cache_bytes is left to it keeps little as a matter of course, and up to its whole
+ * budget only of classes that the thread missed a moment ago: a buffer that goes round
+ * is kept however large it is, one of many sizes is not.
+ */
+#include <stdlib.h>
+
+#include "cache.h"
+
+/* So often a thread that finds no room looks at what of the caches is not used. */
+#define MISSES_PER_DECAY 256u
+/* Of a share that is not asked for by name one buffer takes at most this part. */
+#define SHARE_PER_BUFFER 8u
+
+/* What they hold of whatever classes. */
+static uint64_t ordinary_budget(const struct binpool *pool)
+{
+	if (pool->cache_bytes != BINPOOL_CACHE_AUTO)
+		return pool->cache_bytes;
+	return u64_max(pool->stats.reserved_bytes / 32, EXTENT_BYTES_MIN);
+}
+
+/* What all caches and bins together may hold. */
+static uint64_t budget(const struct binpool *pool)
+{
+	if (pool->cache_bytes != BINPOOL_CACHE_AUTO)
+		return pool->cache_bytes;
+	return u64_max(2 * pool->largest, pool->stats.reserved_bytes / 8) + ordinary_budget(pool);
+}
+
+/* The part of it for what one thread has too much of and another may want. */
+static uint64_t bins_share(const struct binpool *pool)
+{
+	return pool->caches && pool->caches->next ? budget(pool) / 4 : 0;
+}
+
+/* Whether one more buffer may be held in its bin. */
+bool bins_have_room(struct binpool *pool, uint64_t capacity)
+{
+	assert_locked(pool);
+	return !pool->cache_bins ||
+	       pool->cache_credit + pool->binned_bytes + capacity <= budget(pool);
+}
+
+/* A thread's part of @bytes. */
+static uint64_t share_of(const struct binpool *pool, uint64_t bytes)
+{
+	if (!pool->caches->next)
+		return bytes;
+	return (bytes - bytes / 4) / pool->caches_awake;
+}
+
+void cache_set_credit(struct cache *c, uint64_t credit)
+{
+	c->pool->cache_credit += credit - c->credit;
+	c->credit = credit;
+}
+
+/* The thread asked for a buffer of the class, and its cache had none. */
+void cache_missed(struct cache *c, uint32_t bin)
+{
+	c->recent[c->recent_next++ % RECENT_MAX] = bin;
+}
+
+static bool missed_lately(const struct cache *c, uint32_t bin)
+{
+	for (uint32_t i = 0; i < RECENT_MAX; i++)
+		if (c->recent[i] == bin)
+			return true;
+	return false;
+}
+
+/* Finds the threads that did nothing since the last time, and takes what they keep. */
+static void find_idle(struct cache *own)
+{
+	struct binpool *pool = own->pool;
+	bool any = false;
+
+	for (struct cache *c = pool->caches; c; c = c->next) {
+		uint64_t activity = c->misses;
+
+		for (struct magazine *m = c->in_use; m; m = m->next)
+			activity += __atomic_load_n(&m->count, __ATOMIC_RELAXED);
+		if (c != own && !c->idle && activity == c->activity) {
+			c->idle = true;
+			pool->caches_awake--;
+			any = true;
+		}
+		c->activity = activity;
+	}
+	if (any)
+		caches_revoke_idle(pool);
+}
+
+/* Gives back what was not used since the last time, and what credit is left then. */
+static void cache_decay(struct cache *c)
+{
+	struct binpool *pool = c->pool;
+
+	for (struct magazine *m = c->in_use; m; m = m->next) {
+		uint32_t n = magazine_fill(m->count);
+
+		if (n && m->count >> MAGAZINE_BITS == m->decayed >> MAGAZINE_BITS)
+			magazine_leave(c, m, (n + 1) / 2, held_dissolve);
+		m->decayed = m->count;
+	}
+	cache_set_credit(c, c->bytes);
+	if (pool->caches->next)
+		find_idle(c);
+	while (pool->binned_bytes > bins_share(pool) / 2)
+		held_release_one(pool, bins_largest(pool));
+	caches_settle(pool);
+	pool->largest = pool->largest_next;
+	pool->largest_next = 0;
+}
+
+/* Bytes of the classes missed lately that are in the thread's cache. */
+static uint64_t lately_bytes(const struct cache *c)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < RECENT_MAX; i++) {
+		uint32_t index = c->recent[i] - c->pool->cache_bin;
+		const struct magazine *m = c->magazines;
+		bool again = false;
+
+		for (uint32_t before = 0; before < i; before++)
+			again = again || c->recent[before] == c->recent[i];
+		if (!again && index < c->pool->cache_bins)
+			bytes += magazine_fill(m[index].count) * m[index].capacity;
+	}
+	return bytes;
+}
+
+/* What the thread's cache may hold with one more buffer of the class; 0: not with it. */
+static uint64_t bound(struct cache *c, uint32_t bin, uint64_t capacity)
+{
+	struct binpool *pool = c->pool;
+	uint64_t share;
+
+	pool->largest = u64_max(pool->largest, capacity);
+	pool->largest_next = u64_max(pool->largest_next, capacity);
+	if (missed_lately(c, bin))
+		return share_of(pool, budget(pool));
+	share = share_of(pool, ordinary_budget(pool));
+	/* Few of these would take all of it, and give it up again to smaller ones. */
+	if (pool->cache_bytes == BINPOOL_CACHE_AUTO && capacity > share / SHARE_PER_BUFFER)
+		return 0;
+	/* What goes round besides is not in the way. */
+	if (c->bytes + capacity > share)
+		share = u64_min(share + lately_bytes(c), share_of(pool, budget(pool)));
+	return share;
+}
+
+/* Makes c->credit what is needed for @capacity more, which is within its bound. */
+static void cache_credit(struct cache *c, uint64_t capacity)
+{
+	struct binpool *pool = c->pool;
+	uint64_t all = budget(pool), need = c->bytes + capacity;
+	uint64_t used = pool->cache_credit - c->credit + pool->binned_bytes;
+
+	if (used + need > all) {
+		/* Others have more than their share. */
+		caches_revoke(pool);
+		while (pool->binned_bytes > all - capacity)
+			held_release_one(pool, bins_largest(pool));
+		used = pool->binned_bytes;
+		need = c->bytes + capacity;
+	}
+	cache_set_credit(c,
+			 u64_min(u64_max(need, share_of(pool, ordinary_budget(pool))), all - used));
+}
+
+/* The older half of a magazine leaves, to where other threads find it if there is room. */
+static void overflow(struct cache *c, struct magazine *m)
+{
+	uint32_t n = (magazine_fill(m->count) + 1) / 2;
+
+	if (c->pool->binned_bytes + n * m->capacity <= bins_share(c->pool)) {
+		magazine_leave(c, m, n, bins_hold);
+		/* It stays in the budget, but as the bins' part. */
+		cache_set_credit(c, c->credit - n * m->capacity);
+	} else {
+		magazine_leave(c, m, n, held_dissolve);
+	}
+}
+
+/*
+ * Room for one more buffer of the class in the thread's own cache, at the cost of
+ * larger ones if need be. False: there is none.
+ */
+bool cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity)
+{
+	struct binpool *pool = c->pool;
+	uint32_t index = bin - pool->cache_bin;
+	struct magazine *m = &c->magazines[index];
+	uint64_t most;
+
+	assert_locked(pool);
+	if (c->revoked & CACHE_REVOKED)
+		return false;
+	if (c->idle) {
+		c->idle = false;
+		pool->caches_awake++;
+	}
+	if (++c->misses % MISSES_PER_DECAY == 0)
+		cache_decay(c);
+	most = bound(c, bin, capacity);
+	if (most < capacity)
+		return false;
+	if (!m->capacity) {
+		m->bin = bin;
+		m->capacity = capacity;
+		m->next = c->in_use;
+		c->in_use = m;
+	}
+	if (magazine_fill(m->count) == m->room) {
+		if (m->room < MAGAZINE_MAX) {
+			uint32_t room = m->room ? 2 * m->room : 4;
+			struct cached *items = realloc(m->items, room * sizeof(*items));
+
+			if (!items)
+				return false;
+			m->items = items;
+			m->room = room;
+		} else {
+			overflow(c, m);
+		}
+	}
+	while (c->bytes + capacity > most) {
+		struct magazine *top = &c->magazines[c->top];
+
+		if (c->top > index && magazine_fill(top->count))
+			magazine_leave(c, top, 1, held_dissolve);
+		else if (c->top > index)
+			c->top--;
+		else if (magazine_fill(m->count) > 1)
+			overflow(c, m);
+		else
+			return false;
+	}
+	cache_credit(c, capacity);
+	if (c->top < index)
+		c->top = index;
+	return true;
+}
+
+/* Moves buffers from the bin into the thread's own cache, for the next requests. */
+void cache_refill(struct cache *c, uint32_t bin)
+{
+	struct binpool *pool = c->pool;
+	struct magazine *m = &c->magazines[bin - pool->cache_bin];
+	struct bin *b = bins_at(pool, bin);
+
+	assert_locked(pool);
+	while (b && b->head && magazine_fill(m->count) < MAGAZINE_MAX / 2 &&
+	       cache_make_room(c, bin, b->head->bytes)) {
+		struct run *run = b->head;
+
+		if (!run)
+			break;
+		bins_unhold(pool, run);
+		magazine_settle(pool, m);
+		m->items[magazine_fill(m->count)] = (struct cached){run->ptr, run};
+		run_set_state(run, RUN_CACHED);
+		m->count++;
+		m->settled = m->count;
+		c->bytes += m->capacity;
+		b->cached++;
+		pool->stats.held_blocks++;
+		pool->stats.held_bytes += m->capacity;
+	}
+}

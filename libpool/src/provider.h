@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Providers: where extents come from. pool.h includes this, after what an extent is.
+ */
+#ifndef BINPOOL_PROVIDER_H
+#define BINPOOL_PROVIDER_H
+
+struct provider;
+
+struct provider_ops {
+	uint32_t id; /* BINPOOL_PROVIDER_* */
+	/* Finds out whether it works here; fills unit, max_bytes. Explains errors. */
+	int (*open)(struct provider *p);
+	void (*close)(struct provider *p);
+	/* What get would really take for @bytes; NULL: a multiple of the unit. */
+	uint64_t (*round)(const struct provider *p, uint64_t bytes);
+	/*
+	 * Gets e->bytes at a multiple of @align. All of it is there and mapped
+	 * when it returns 0. Explains errors. In turn.
+	 */
+	int (*get)(struct provider *p, struct extent *e, uint64_t align);
+	void (*put)(struct provider *p, struct extent *e);
+	/*
+	 * For an extent that grows in place, both or neither: get reserves addresses
+	 * up to e->room, or makes that e->bytes. extend gets piece->bytes of them, from
+	 * e->base + e->bytes on, as get does, and tells of the piece what get tells of
+	 * an extent; shrink lets go of @bytes there, which stay reserved. In turn.
+	 */
+	int (*extend)(struct provider *p, struct extent *e, struct extent *piece);
+	void (*shrink)(struct provider *p, struct extent *e, uint64_t bytes);
+	/* In a forked child: lets go of what the child inherited. */
+	void (*forget)(struct provider *p, struct extent *e);
+	/* buf_info: file and offset behind @offset of the extent; NULL: e->fd. */
+	int (*file_at)(const struct extent *e, uint64_t offset, uint64_t len, uint64_t *file_off);
+	bool zeroed; /* memory is zero when got */
+};
+
+struct provider {
+	const struct provider_ops *ops;
+	struct binpool_allocator_ops allocator;
+	bool in_use; /* the pool was made: the allocator is to be released */
+	const struct binpool *pool;
+	int32_t node;
+	bool strict_node;
+	int fd;		      /* of the device */
+	uint64_t unit;	      /* what memory comes in, a power of two */
+	uint64_t max_bytes;   /* what a pool may take if the user says nothing */
+	const char *max_from; /* what says so, and how to change it */
+	uint32_t mantissa_bits;
+	char reason[1024];
+};
+
+extern const struct provider_ops provider_device, provider_hugetlb, provider_thp,
+	provider_allocator;
+
+int provider_choose(struct provider *p, uint32_t wanted);
+
+/* Helpers of providers: provider.c, sysinfo.c. */
+/* Reserves addresses, @bytes at a multiple of @align. NULL: none left. */
+char *address_reserve(uint64_t bytes, uint64_t align);
+/*
+ * Maps @fd over reserved addresses. 0 or -errno, and then they are not the
+ * caller's any more, nor to be unmapped: the kernel may have let them go before
+ * it failed, and another thread may have them. So a shortage of memory is to
+ * show before this is called.
+ */
+int address_map(char *base, uint64_t bytes, int fd);
+/* Binds [base, base + bytes) to the provider's node, if it has one. 0 or -errno. */
+int memory_bind(const struct provider *p, void *base, uint64_t bytes);
+/* Node of every unit of the range, -1 if several or unknown. */
+int32_t memory_node(const void *base, uint64_t bytes, uint64_t unit);
+/* A number from a file of /sys or /proc; @otherwise if it cannot be read. */
+uint64_t sys_number(uint64_t otherwise, const char *path_fmt, ...) PRINTF(2, 3);
+/* A field, in bytes, of /proc/meminfo or, for a node, of its meminfo; 0 if absent. */
+uint64_t meminfo_bytes(int32_t node, const char *field);
+uint64_t page_size(void);
+uint64_t pmd_size(void);
+bool can_lock_memory(void);
+/* Page size really mapped at @ptr, 0: nothing is. */
+uint64_t mapped_page(const void *ptr);
+/* Page size really mapped, of each extent of the pool that is not known yet. In turn. */
+void extents_measure(struct binpool *pool);
+
+#include "pagemap.h"
+
+#endif /* BINPOOL_PROVIDER_H */

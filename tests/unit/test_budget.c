@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * What caches keep: a buffer that goes round, however large; of many sizes little; and
+ * for a thread at work, not for one that sleeps.
+ */
+#include "unit.h"
+
+#include "cache.h"
+
+static struct binpool *pool_with(uint64_t cache_bytes, uint32_t mantissa_bits)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool *pool;
+
+	o.provider = BINPOOL_PROVIDER_THP;
+	o.cache_bytes = cache_bytes;
+	o.mantissa_bits = mantissa_bits;
+	assert_ok(binpool_create(&pool, &o));
+	return pool;
+}
+
+/* Two large ones at a time, as in double buffering, are kept, among small ones too. */
+static void goes_round(void **state)
+{
+	struct binpool *pool = pool_with(BINPOOL_CACHE_AUTO, 4);
+	void *p[2], *small[4];
+
+	(void)state;
+	for (int i = 0; i < 100; i++) {
+		p[0] = binpool_alloc(pool, 24 * MIB);
+		p[1] = binpool_alloc(pool, 24 * MIB);
+		assert_ok(binpool_alloc_bulk(pool, 100 * KIB, 4, small));
+		assert_ok(binpool_free(pool, p[0]));
+		assert_ok(binpool_free(pool, p[1]));
+		assert_ok(binpool_free_bulk(pool, 4, small));
+	}
+	assert_true(stats_of(pool).reuses >= 590);
+	check_pool(pool);
+	assert_ok(binpool_destroy(pool));
+}
+
+/* Many sizes, 64 at a time: the pool needs little more than they do. */
+static void high_water(void **state)
+{
+	struct binpool *pool = pool_with(BINPOOL_CACHE_AUTO, 4);
+	uint64_t live = 0, peak = 0, bytes[64] = {0};
+	struct rng r = {1};
+	void *p[64] = {0};
+	struct binpool_stats s;
+
+	(void)state;
+	for (uint64_t i = 0; i < rounds(100000); i++) {
+		uint64_t at = rng_below(&r, 64);
+
+		assert_ok(binpool_free(pool, p[at]));
+		live -= bytes[at];
+		bytes[at] = 4096 + rng_size(&r, 24);
+		p[at] = binpool_alloc(pool, bytes[at]);
+		assert_non_null(p[at]);
+		live += bytes[at];
+		peak = u64_max(peak, live);
+	}
+	s = stats_of(pool);
+	assert_true((double)s.reserved_max_bytes <= 1.45 * (double)peak);
+	/* Little is kept of each, and all the same a third goes without the lock. */
+	assert_true(s.held_bytes <= s.reserved_bytes / 16);
+	assert_true(s.reuses > s.allocs / 3);
+	check_pool(pool);
+	assert_ok(binpool_free_bulk(pool, 64, p));
+	assert_ok(binpool_destroy(pool));
+}
+
+struct sleeper {
+	struct binpool *pool;
+	pthread_barrier_t turn;
+};
+
+static void round_trip(struct binpool *pool, size_t n, size_t bytes)
+{
+	void *p[256];
+
+	assert_ok(binpool_alloc_bulk(pool, bytes, n, p));
+	assert_ok(binpool_free_bulk(pool, n, p));
+}
+
+static void *sleep_with_a_cache(void *arg)
+{
+	struct sleeper *s = arg;
+
+	round_trip(s->pool, 4, MIB);
+	pthread_barrier_wait(&s->turn);
+	pthread_barrier_wait(&s->turn);
+	round_trip(s->pool, 4, MIB);
+	return NULL;
+}
+
+/* Threads that do nothing get no part of the budget, and have it when they go on. */
+static void idle_threads(void **state)
+{
+	struct binpool *pool = pool_with(32 * MIB, 4);
+	struct sleeper s = {.pool = pool};
+	pthread_t t[7];
+
+	(void)state;
+	pthread_barrier_init(&s.turn, NULL, 8);
+	for (int i = 0; i < 7; i++)
+		assert_int_equal(pthread_create(&t[i], NULL, sleep_with_a_cache, &s), 0);
+	pthread_barrier_wait(&s.turn);
+	for (int i = 0; i < 60; i++)
+		round_trip(pool, 40, MIB);
+	/* All but a quarter, which is the bins'. */
+	assert_int_equal(cache_of(pool)->credit, 24 * MIB);
+	check_pool(pool);
+	pthread_barrier_wait(&s.turn);
+	for (int i = 0; i < 7; i++)
+		pthread_join(t[i], NULL);
+	assert_true(stats_of(pool).held_bytes <= 32 * MIB);
+	check_pool(pool);
+	assert_ok(binpool_destroy(pool));
+	pthread_barrier_destroy(&s.turn);
+}
+
+/* The finest classes: the largest held buffer is found, wherever its bin is. */
+static void finest_classes(void **state)
+{
+	struct binpool *pool = pool_with(0, 16);
+	void *p[64];
+
+	(void)state;
+	for (size_t i = 0; i < 64; i++)
+		assert_non_null(p[i] = binpool_alloc(pool, MIB + i * 16000));
+	for (size_t i = 0; i < 64; i++) {
+		assert_ok(binpool_free(pool, p[i * 37 % 64]));
+		check_pool(pool);
+	}
+	pool_lock(pool);
+	for (size_t i = 64; i--;) {
+		struct run *run = bins_largest(pool);
+
+		assert_ptr_equal(run->ptr, p[i]);
+		held_release_one(pool, run);
+	}
+	assert_null(bins_largest(pool));
+	pool_unlock(pool);
+	check_pool(pool);
+	assert_ok(binpool_destroy(pool));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(goes_round),
+		cmocka_unit_test(high_water),
+		cmocka_unit_test(idle_threads),
+		cmocka_unit_test(finest_classes),
+	};
+
+	return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
+}
