@@ -70,13 +70,13 @@ check-tsan: ## Run the tests with threads under ThreadSanitizer
 	TSAN_OPTIONS=halt_on_error=1:die_after_fork=0:report_thread_leaks=0 BINPOOL_TEST_QUICK=1 \
 		setarch -R tests/unit/run-unit $(TSAN_TESTS:%=$(BUILD)/tsan/tests/unit/%)
 
-# Memcheck on what has few threads: it runs one at a time, and races are ThreadSanitizer's. It sees
-# what the others cannot: bytes that are read before anybody wrote them.
-VALGRIND_TESTS := $(filter test_abi test_buffer test_limits test_pool test_provider \
-	test_registrar test_uring,$(UNIT_TESTS))
+# Memcheck, but not on what is about threads, of which it runs one at a time, nor on what would take
+# minutes. It sees what the others cannot: bytes that are read before anybody wrote them.
+VALGRIND_TESTS := $(filter-out test_bins test_cache test_cache_odd test_cuda% test_faults test_fork \
+	test_opencl% test_soak test_threads,$(UNIT_TESTS))
 VALGRIND := valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite \
 	--errors-for-leak-kinds=definite --suppressions=tests/unit/valgrind.supp
-check-valgrind: unit ## Run the tests with few threads under valgrind
+check-valgrind: unit ## Run the unit tests under valgrind, but for threads
 	BINPOOL_TEST_QUICK=1 BINPOOL_TEST_UNDER='$(VALGRIND)' \
 		tests/unit/run-unit $(VALGRIND_TESTS:%=$(UNIT_BIN)/%)
 

@@ -32,11 +32,11 @@ static struct binpool *pool_of(struct faulty_provider *p, uint64_t max_bytes)
 
 static void note(struct outcome *out, struct binpool *pool, int err)
 {
-	if (err) {
-		out->refused++;
-		out->err = err;
-		assert_true(strlen(binpool_last_error()) > 10);
-	}
+	if (!err)
+		return;
+	out->refused++;
+	out->err = err;
+	assert_true(strlen(binpool_last_error()) > 10);
 	check_pool(pool);
 }
 
@@ -63,6 +63,7 @@ static struct outcome work(struct binpool *pool)
 		assert_ok(binpool_free_bulk(pool, LIVE, p));
 		assert_ok(binpool_free_held(pool));
 		note(&out, pool, binpool_reserve(pool, 12 * MIB));
+		check_pool(pool);
 	}
 	return out;
 }
