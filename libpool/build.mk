@@ -30,7 +30,8 @@ SRC_binpool := $(LIBPOOL_SRC)
 # For programs linked statically with a libc whose threads are apart.
 LINK_binpool := -pthread
 DESC_binpool := Binned memory pool over huge, pinnable host memory
-HEADERS_binpool := libpool/include/binpool.h uapi/linux/binpool.h uapi/linux/binpool_bins.h
+HEADERS_binpool := libpool/include/binpool.h libpool/include/binpool_share.h \
+	uapi/linux/binpool.h uapi/linux/binpool_bins.h
 SRC_binpool-cuda := $(wildcard libpool/src/cuda/*.c)
 # dlopen is apart in older libcs.
 LINK_binpool-cuda := -ldl
@@ -103,11 +104,8 @@ install-lib: lib ## Install libbinpool under DESTDIR and PREFIX
 	install -m 644 $(filter uapi/%,$(HEADERS_binpool)) $(LIBPOOL_DEST)/include/linux/
 
 check-lib: lib ## Check that headers, symbol maps and what is exported agree
-	set -e; for part in $(LIBPOOL_PARTS); do \
-		libpool/check-symbols $(LIB)/lib$$part.so libpool/lib$$part.map \
-			libpool/include/$$(echo $$part | sed \
-			's/^binpool$$/binpool.h/;s/^binpool-cuda$$/binpool_cuda.h/;s/^binpool-opencl$$/binpool_cl.h/;s/^binpool-uring$$/binpool_uring.h/'); \
-	done
+	set -e; $(foreach part,$(LIBPOOL_PARTS),libpool/check-symbols $(LIB)/lib$(part).so \
+		libpool/lib$(part).map $(filter libpool/%,$(HEADERS_$(part)));)
 
 .PHONY: check-abi renew-abi
 check-abi: lib ## Check that programs built before run with these libraries

@@ -64,6 +64,13 @@ struct binpool;
 /* flags of a pool */
 #define BINPOOL_POOL_VERBOSE	 (1u << 0) /* a line on stderr for each operation */
 #define BINPOOL_POOL_STRICT_NODE (1u << 1) /* memory of options.node or an error */
+/*
+ * A thread of the pool's own, which asks fences, gives back extents that are to go (what
+ * drivers make slow), and empty ones beyond the first after extent_idle_ms, and all that is
+ * held when memory is short: as binpool_pressure_fd tells, or when a pool of this user, in
+ * whatever process, is refused memory by its provider. Callbacks may be called by it.
+ */
+#define BINPOOL_POOL_REAPER (1u << 2)
 /* binpool_leaks on stderr when destroying is refused, and at exit if it was not destroyed. */
 #define BINPOOL_POOL_LEAKS (1u << 3)
 
@@ -128,6 +135,8 @@ struct binpool_options {
 	 */
 	uint64_t cache_bytes;
 	const struct binpool_allocator_ops *allocator;
+	uint32_t extent_idle_ms; /* with REAPER; 0: 10 s */
+	uint32_t reserved;	 /* 0 */
 };
 
 /* Defaults of every member; also what a NULL options pointer means. */
@@ -135,7 +144,7 @@ struct binpool_options {
 	{                                                                                          \
 		sizeof(struct binpool_options), NULL, BINPOOL_KIND_HOST, BINPOOL_PROVIDER_AUTO,    \
 			BINPOOL_NODE_ANY, 4, BINPOOL_CLASSES_TIGHT, 0, 0, 0, BINPOOL_CACHE_AUTO,   \
-			NULL                                                                       \
+			NULL, 0, 0                                                                 \
 	}
 
 /*
@@ -150,10 +159,10 @@ int binpool_pool_allocator(struct binpool *pool, struct binpool_allocator_ops *o
 /*
  * Makes a pool. @opts NULL: defaults. The environment variable BINPOOL_OPTS,
  * "key=value,..." with keys provider, node, mantissa_bits, classes, max_bytes
- * (suffix K, M, G, T), granule, cache_bytes (or "auto"), verbose, strict_node, leaks,
- * changes the options of every pool not made over an allocator.
+ * (suffix K, M, G, T), granule, cache_bytes (or "auto"), extent_idle_ms, verbose,
+ * strict_node, reaper, leaks, changes the options of every pool not made over an allocator.
  * Errors: -ENODEV the provider is not to be had here; -EACCES, -EPERM no right
- * to /dev/binpool; -ENOMEM.
+ * to /dev/binpool; -ENOMEM; -EAGAIN, -EMFILE no thread or descriptor for REAPER.
  */
 int binpool_create(struct binpool **pool, const struct binpool_options *opts);
 
@@ -347,61 +356,6 @@ int binpool_free_after(struct binpool *pool, void *ptr, const struct binpool_fen
  */
 int64_t binpool_poll(struct binpool *pool);
 
-/* ---- Sharing between processes ------------------------------------------ */
-
-/*
- * A buffer as another process can map it: two files, and where in them. Both
- * descriptors go through a Unix socket (SCM_RIGHTS), the rest as it is; the receiver puts in the
- * descriptors' numbers as he got them.
- */
-struct binpool_share {
-	size_t size;
-	int32_t extent_fd;     /* the file that the buffer is in */
-	int32_t generation_fd; /* the file that says whether it is still that buffer */
-	uint64_t offset;       /* of the buffer in extent_fd */
-	uint64_t bytes;	       /* as asked for */
-	uint64_t unit;	       /* what is mapped of extent_fd comes in */
-	uint64_t generation;   /* in generation_fd, */
-	uint32_t slot;	       /* there */
-	uint32_t reserved;     /* 0 */
-};
-
-/*
- * Describes the live buffer that starts at @ptr for other processes, which then see all
- * of the file behind its extent. The descriptors in @out are the caller's to close.
- * The buffer stays this process's, to be freed as ever; freeing it takes the pool's
- * lock. Nothing waits for importers: where they need it longer, free it
- * after a fence of theirs (a pipe or socket ends with its process, too).
- * Errors: -EINVAL no such buffer; -EOPNOTSUPP there is no file behind it: provider thp, an
- * allocator, size 0, or more than one block of the module; -EMFILE; -ENOMEM.
- */
-int binpool_export(struct binpool *pool, const void *ptr, struct binpool_share *out);
-
-/* A buffer of another process's pool, mapped here. */
-struct binpool_import;
-
-/*
- * Maps an exported buffer to be read and written. It needs no pool. The descriptors stay
- * the caller's, who may close them. The memory stays as long as it is mapped, also if
- * the exporter frees it, gives it back or is killed.
- * Errors: -ESTALE it was freed already; -EBADF; -EINVAL nothing exported is like that;
- * -ENOMEM.
- */
-int binpool_import(struct binpool_import **import, const struct binpool_share *share);
-
-/* Where it is mapped. NULL for NULL. */
-void *binpool_import_ptr(const struct binpool_import *import);
-
-/*
- * 0 if the buffer is still what was exported. -ESTALE if its exporter has freed it, and
- * others may have it now: what was read since the last check that answered 0 may be
- * theirs. An exporter that ended without freeing it leaves it as it is.
- */
-int binpool_import_check(const struct binpool_import *import);
-
-/* Unmaps it. */
-int binpool_import_close(struct binpool_import *import);
-
 /* ---- Holding ------------------------------------------------------------ */
 
 /* Gives all held buffers back to the extents, and empty extents to the provider. */
@@ -419,6 +373,14 @@ int binpool_resume_holding(struct binpool *pool);
  * lock, or a trim), so that a trim may find some of it only at the second call, @age_ms later.
  */
 int64_t binpool_trim(struct binpool *pool, uint64_t bytes, uint64_t age_ms);
+
+/*
+ * A descriptor for those who give memory back themselves: it polls POLLPRI, once each
+ * time, when tasks stall for memory (/proc/pressure/memory). The caller closes it.
+ * Errors: -EOPNOTSUPP the kernel does not tell; -EPERM, -EACCES only privileged ones (before
+ * Linux 6.4).
+ */
+int binpool_pressure_fd(void);
 
 /* ---- Questions ---------------------------------------------------------- */
 
@@ -477,6 +439,7 @@ struct binpool_stats {
 	uint64_t pending_blocks; /* of active_blocks: freed, but waiting for fences */
 	uint64_t pending_bytes;	 /* their capacity */
 	uint64_t fence_errors;	 /* fences that ended in an error */
+	uint64_t pressure_trims; /* times that all was given back since memory was short */
 };
 
 /* Fills @out (its size is set by the caller). */
@@ -596,5 +559,8 @@ int binpool_remove_registrar(struct binpool *pool, uint64_t id);
 #ifdef __cplusplus
 }
 #endif
+
+/* Buffers in other processes. */
+#include <binpool_share.h>
 
 #endif /* BINPOOL_H */

@@ -317,8 +317,8 @@ uint64_t extents_shrink(struct binpool *pool, uint64_t keep, uint64_t before)
 }
 
 /*
- * Does what pool->give_back asks for, or leaves it to the thread that has the
- * turn: that one comes here after it let the turn go. No lock is held.
+ * Does what pool->give_back asks for, or leaves it to the pool's own thread, or to the
+ * one that has the turn: that one comes here after it let the turn go. No lock is held.
  */
 void extents_settle(struct binpool *pool)
 {
@@ -328,7 +328,7 @@ void extents_settle(struct binpool *pool)
 		pool_lock(pool);
 		wanted = pool->give_back;
 		pool_unlock(pool);
-		if (!wanted || !turn_try(pool))
+		if (!wanted || reaper_takes(pool) || !turn_try(pool))
 			return;
 		extents_give_back(pool);
 		turn_give(pool);

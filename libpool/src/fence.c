@@ -294,6 +294,7 @@ EXPORT int binpool_free_after(struct binpool *pool, void *ptr, const struct binp
 {
 	struct pending *p;
 	struct run *run;
+	bool wake = false;
 	int err = pool_enter(pool);
 
 	if (err == -EOWNERDEAD)
@@ -321,8 +322,11 @@ EXPORT int binpool_free_after(struct binpool *pool, void *ptr, const struct binp
 		list_append(&pool->fences, p);
 		__atomic_store_n(&pool->fences.count, pool->fences.count + 1, __ATOMIC_RELAXED);
 		pool->fences.bytes += capacity_of(run);
+		wake = reaper_sleeps(pool);
 	}
 	pool_unlock(pool);
+	if (wake)
+		reaper_wake(pool);
 	if (err >= 0) {
 		pool_trace(pool, "free %p: waits for %zu fences", ptr, n);
 		return 0;

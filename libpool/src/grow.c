@@ -258,11 +258,24 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 		} else if (pool->stats.held_blocks) {
 			held_release_one(pool, bins_largest(pool));
 		} else if (starved) {
+			pool->starved = true;
 			return explain(starved_err, "%s", cause);
 		} else {
 			return explain_limit(pool, req);
 		}
 	}
+}
+
+/* Whether the provider had no more. No lock is held. */
+static bool was_starved(struct binpool *pool)
+{
+	bool yes;
+
+	pool_lock(pool);
+	yes = pool->starved;
+	pool->starved = false;
+	pool_unlock(pool);
+	return yes;
 }
 
 /*
@@ -282,10 +295,12 @@ int request_miss(struct binpool *pool, const struct request *req, struct run **o
 		pool_lock(pool);
 		err = obtain(pool, req, out, reused);
 		turn_give(pool);
-		if (!wait_helps(err) || !pool->fences.count)
+		if (!wait_helps(err))
 			return err;
 		pool_unlock(pool);
 		ask = fences_poll(pool, UINT64_MAX);
+		if (!ask && was_starved(pool))
+			ask_others();
 		pool_lock(pool);
 	} while (ask);
 	return err;

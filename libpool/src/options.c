@@ -103,8 +103,11 @@ int options_check(struct binpool_options *o)
 					"ALLOCATOR, since the others give host memory");
 	if (o->classes > BINPOOL_CLASSES_HYSOP)
 		return explain(-EINVAL, "options.classes is %u, which there is not", o->classes);
-	if (o->flags & ~(BINPOOL_POOL_VERBOSE | BINPOOL_POOL_STRICT_NODE | BINPOOL_POOL_LEAKS))
+	if (o->flags & ~(BINPOOL_POOL_VERBOSE | BINPOOL_POOL_STRICT_NODE | BINPOOL_POOL_REAPER |
+			 BINPOOL_POOL_LEAKS))
 		return explain(-EINVAL, "options.flags is 0x%x: unknown bits", o->flags);
+	if (o->reserved)
+		return explain(-EINVAL, "options.reserved is %u, not 0", o->reserved);
 	if (o->mantissa_bits > BINPOOL_MANTISSA_BITS_MAX)
 		return explain(-EINVAL, "options.mantissa_bits is %u: 0 to %u", o->mantissa_bits,
 			       BINPOOL_MANTISSA_BITS_MAX);
@@ -210,6 +213,10 @@ static int parse_option(struct binpool_options *o, const char *key, const char *
 		return parse_flag(value, BINPOOL_POOL_VERBOSE, &o->flags);
 	if (!strcmp(key, "strict_node"))
 		return parse_flag(value, BINPOOL_POOL_STRICT_NODE, &o->flags);
+	if (!strcmp(key, "extent_idle_ms"))
+		return parse_u32(value, &o->extent_idle_ms);
+	if (!strcmp(key, "reaper"))
+		return parse_flag(value, BINPOOL_POOL_REAPER, &o->flags);
 	if (!strcmp(key, "leaks"))
 		return parse_flag(value, BINPOOL_POOL_LEAKS, &o->flags);
 	if (strcmp(key, "node"))
@@ -247,7 +254,8 @@ int options_from_environment(struct binpool_options *o)
 			err = explain(-EINVAL,
 				      "BINPOOL_OPTS: no option '%s'; there are provider, "
 				      "node, mantissa_bits, classes, max_bytes, granule, "
-				      "cache_bytes, verbose, strict_node, leaks",
+				      "cache_bytes, extent_idle_ms, verbose, strict_node, reaper, "
+				      "leaks",
 				      item);
 		else if (err)
 			err = explain(-EINVAL, "BINPOOL_OPTS: '%s' is no value of %s",

@@ -195,10 +195,18 @@ static int pool_init(struct binpool *pool, const struct binpool_options *o)
 			       human(pool->max_bytes, limit), binpool_provider_name(p->ops->id),
 			       human(p->unit, unit));
 	}
+	pool->extent_idle_ms = o->extent_idle_ms ? o->extent_idle_ms : EXTENT_IDLE_MS;
 	err = caches_init(pool, o);
 	if (!err)
 		err = leaks_watch(pool);
-	return err ? err : fork_watch(pool);
+	if (!err)
+		err = fork_watch(pool);
+	if (err)
+		return err;
+	err = reaper_start(pool);
+	if (err)
+		fork_unwatch(pool);
+	return err;
 }
 
 EXPORT int binpool_create(struct binpool **out, const struct binpool_options *opts)
@@ -306,6 +314,9 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 		if (feeds)
 			return explain(-EBUSY, "pool %s: %llu other pools take from it", pool->name,
 				       (unsigned long long)feeds);
+	}
+	reaper_stop(pool);
+	if (!pool->dead) {
 		err = binpool_free_held(pool);
 		if (err)
 			return err;

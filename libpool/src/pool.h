@@ -50,6 +50,7 @@
 /* Bounds on what one growth of a pool takes from its provider. */
 #define EXTENT_BYTES_MIN ((uint64_t)4 << 20)
 #define EXTENT_BYTES_MAX ((uint64_t)1 << 30)
+#define EXTENT_IDLE_MS	 10000u
 #define ALIGNMENT_MAX	 ((uint64_t)1 << 30)
 
 static inline uint64_t u64_min(uint64_t a, uint64_t b)
@@ -247,6 +248,7 @@ struct registrar {
 
 #include "fence.h"
 #include "note.h"
+#include "reaper.h"
 #include "share.h"
 
 /* ---- The pool ----------------------------------------------------------- */
@@ -263,8 +265,10 @@ struct binpool {
 	bool exact;	      /* over an allocator: an extent is one buffer */
 	bool handles;	      /* and that a handle: what is called ptr and base is a number */
 	uint64_t cache_bytes; /* as in the options */
-	uint32_t number;      /* of the pool among those that have caches */
-	uint32_t cache_bin;   /* the first that is cached, and how many are; 0: no caches */
+	uint32_t extent_idle_ms;
+	struct reaper *reaper; /* NULL: there is none */
+	uint32_t number;       /* of the pool among those that have caches */
+	uint32_t cache_bin;    /* the first that is cached, and how many are; 0: no caches */
 	uint32_t cache_bins;
 	uint32_t cache_base, cache_tight; /* for cache_index() */
 	struct provider provider;
@@ -283,6 +287,7 @@ struct binpool {
 	pthread_cond_t idle; /* active_blocks and leaving became 0, or as waiters wants it */
 	uint64_t leaving;    /* threads in a call that need the pool, though not a buffer */
 	uint64_t waiters;    /* threads that wait on idle for any buffer to be freed */
+	bool starved;	     /* a request was refused for want of the provider's memory */
 	struct fences fences;
 	struct shares shares;
 	struct extent *extents, *extents_last; /* the oldest first */

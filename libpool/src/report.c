@@ -125,6 +125,7 @@ static void write_keys(FILE *f, const struct binpool *pool, const struct snapsho
 		{"pending_blocks", st->pending_blocks},
 		{"pending_bytes", st->pending_bytes},
 		{"fence_errors", st->fence_errors},
+		{"pressure_trims", st->pressure_trims},
 	};
 
 	fprintf(f, "name=%s\nprovider=%s\nprovider_reason=%s\nmantissa_bits=%u\nclasses=%s\n",

@@ -2,8 +2,8 @@
 /*
  * Buffers that other processes may know of (share.c). Part of pool.h.
  */
-#ifndef BINPOOL_SHARE_H
-#define BINPOOL_SHARE_H
+#ifndef BINPOOL_SRC_SHARE_H
+#define BINPOOL_SRC_SHARE_H
 
 #include <stdint.h>
 
@@ -21,4 +21,4 @@ struct shares {
 void share_end(struct binpool *pool, uint32_t slot);
 void shares_fini(struct binpool *pool);
 
-#endif /* BINPOOL_SHARE_H */
+#endif /* BINPOOL_SRC_SHARE_H */
