@@ -144,6 +144,20 @@ class Package(Case):
             self.assertIn("MemoryPool", program)
             self.script("os.environ['BINPOOL_OPTS'] = 'provider=thp'\n" + program)
 
+    def test_beside_others(self):
+        """Threads' memory of what is loaded late is short; another library has taken most of it."""
+        with tempfile.TemporaryDirectory() as d:
+            source, hog = os.path.join(d, "hog.c"), os.path.join(d, "hog.so")
+            with open(source, "w", encoding="utf-8") as f:
+                f.write('__thread char hog[1400] __attribute__((tls_model("initial-exec")));\n'
+                        "char *get(void) { return hog; }\n")
+            subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", source, "-o", hog],
+                           check=True)
+            said = self.run_python(f"import ctypes; ctypes.CDLL({hog!r}); import binpool; "
+                                   "print(binpool.MemoryPool('x', 'thp')(10).size)",
+                                   BINPOOL_LIBRARY=os.environ["BINPOOL_LIBRARY"])
+        self.assertEqual(said, "10")
+
     def test_every_member_is_documented(self):
         for cls in (binpool.MemoryPool, binpool.PooledBuffer, binpool.MemoryPoolStatistics,
                     binpool.Share, binpool.Import, binpool.Registrar):
