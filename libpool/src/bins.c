@@ -144,7 +144,8 @@ struct run *bins_largest(struct binpool *pool)
 	if (!pool->levels_held)
 		return NULL;
 	level = pool->levels[binpool_log2(pool->levels_held)];
-	for (word = ((size_t)1 << pool->mantissa_bits) / 64; word && !level->holding[word]; word--)
+	for (word = (((size_t)1 << pool->mantissa_bits) - 1) / 64; word && !level->holding[word];
+	     word--)
 		;
 	return level->bins[word * 64 + binpool_log2(level->holding[word])].head;
 }
