@@ -71,6 +71,12 @@ struct binpool;
  * whatever process, is refused memory by its provider. Callbacks may be called by it.
  */
 #define BINPOOL_POOL_REAPER (1u << 2)
+/*
+ * What was asked for, or an error: AUTO takes the best provider, the device, or none; thp no
+ * small pages, and no memory that cannot be locked. Without it these show in the report, and
+ * the first small pages of a pool in a line on stderr.
+ */
+#define BINPOOL_POOL_STRICT (1u << 4)
 /* binpool_leaks on stderr when destroying is refused, and at exit if it was not destroyed. */
 #define BINPOOL_POOL_LEAKS (1u << 3)
 
@@ -160,7 +166,8 @@ int binpool_pool_allocator(struct binpool *pool, struct binpool_allocator_ops *o
  * Makes a pool. @opts NULL: defaults. The environment variable BINPOOL_OPTS,
  * "key=value,..." with keys provider, node, mantissa_bits, classes, max_bytes
  * (suffix K, M, G, T), granule, cache_bytes (or "auto"), extent_idle_ms, verbose,
- * strict_node, reaper, leaks, changes the options of every pool not made over an allocator.
+ * strict_node, strict, reaper, leaks, changes the options of every pool not made over an
+ * allocator.
  * Errors: -ENODEV the provider is not to be had here; -EACCES, -EPERM no right
  * to /dev/binpool; -ENOMEM; -EAGAIN, -EMFILE no thread or descriptor for REAPER.
  */
@@ -440,20 +447,42 @@ struct binpool_stats {
 	uint64_t pending_bytes;	 /* their capacity */
 	uint64_t fence_errors;	 /* fences that ended in an error */
 	uint64_t pressure_trims; /* times that all was given back since memory was short */
+	uint64_t fallbacks;	 /* times that the provider had only small pages for an extent */
+	uint64_t registrations_refused; /* by optional registrars */
 };
 
 /* Fills @out (its size is set by the caller). */
 int binpool_get_stats(struct binpool *pool, struct binpool_stats *out);
 
+/*
+ * The same counters for programs that keep statistics of their own, of a pool or of
+ * anything like one: memory got for a buffer (in @ns), given back (a held buffer's if any is
+ * held, else one's in use), a buffer freed to be held, and taken from what is held.
+ * @stats belongs to the caller, is zero but for its size at first, and is not locked.
+ */
+int binpool_stats_push_alloc(struct binpool_stats *stats, uint64_t size, uint64_t ns);
+int binpool_stats_push_free(struct binpool_stats *stats, uint64_t size, uint64_t ns);
+int binpool_stats_push_return(struct binpool_stats *stats, uint64_t size);
+int binpool_stats_push_reuse(struct binpool_stats *stats, uint64_t size);
+
+/* Mean times in ns, 0 of nothing; reuses / (reuses + allocs), from 0 to 1. -EINVAL. */
+int64_t binpool_stats_mean_alloc_ns(const struct binpool_stats *stats);
+int64_t binpool_stats_mean_free_ns(const struct binpool_stats *stats);
+double binpool_stats_reuse_factor(const struct binpool_stats *stats);
+
 /* format of a report */
-#define BINPOOL_REPORT_TABLE 0 /* for people: units, a bar per bin */
-#define BINPOOL_REPORT_KEYS  1 /* stable key=value lines */
+#define BINPOOL_REPORT_TABLE  0 /* for people: units, a bar per bin */
+#define BINPOOL_REPORT_KEYS   1 /* stable key=value lines */
+#define BINPOOL_REPORT_HEADER 2 /* the first line of the table */
 
 /*
  * Writes a report into @buf as snprintf would; returns the length it needs
  * without the final NUL. @buf may be NULL if @len is 0.
  */
 int binpool_report(struct binpool *pool, uint32_t format, char *buf, size_t len);
+
+/* Writes one to a descriptor: 1 is standard output. Errors: write(2)'s. */
+int binpool_print_report(struct binpool *pool, uint32_t format, int fd);
 
 /*
  * Which buffers are in use: their number and bytes by tag, and each with its address,
@@ -547,7 +576,12 @@ struct binpool_registrar_ops {
 	int (*attach)(void *ctx, const struct binpool_extent *extent, void **cookie);
 	void (*detach)(void *ctx, const struct binpool_extent *extent, void *cookie);
 	void (*release)(void *ctx);
+	uint32_t flags;	   /* BINPOOL_REGISTRAR_* */
+	uint32_t reserved; /* 0 */
 };
+
+/* An extent that it refuses is used all the same, and counted in registrations_refused. */
+#define BINPOOL_REGISTRAR_OPTIONAL (1u << 0)
 
 /* Adds a registrar and attaches all extents; *id names it. Errors: attach's; -EINVAL handles. */
 int binpool_add_registrar(struct binpool *pool, const struct binpool_registrar_ops *ops,

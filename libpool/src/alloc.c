@@ -164,7 +164,7 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 	struct run *run = NULL;
 	struct request req;
 	struct cache *c;
-	uint64_t start;
+	uint64_t start, left = 0;
 	int err = pool_enter(pool);
 
 	if (err)
@@ -204,6 +204,7 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 	} else {
 		clean = activate(pool, run, &req, reused);
 		buf_describe(pool, run, clean, buf);
+		left = req.is_void ? 0 : bins_at(pool, req.bin)->held;
 	}
 	settle = pool->give_back;
 	pool_unlock(pool);
@@ -218,8 +219,10 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 		memset(buf->ptr, 0, bytes);
 		buf->flags |= BINPOOL_BUF_ZEROED;
 	}
-	pool_trace(pool, "alloc %llu: %p, %llu bytes, %s", (unsigned long long)bytes, buf->ptr,
-		   (unsigned long long)buf->capacity, reused ? "reused" : "new");
+	pool_trace(pool, "alloc %llu: %p, %llu bytes, bin %u: %s, %llu held there",
+		   (unsigned long long)bytes, (void *)buf_key(pool, buf),
+		   (unsigned long long)buf->capacity, req.bin, reused ? "reused" : "new",
+		   (unsigned long long)left);
 	return 0;
 }
 

@@ -31,6 +31,8 @@ void extent_unget(struct binpool *pool, struct extent *e)
 
 	assert_turn(pool);
 	snprintf(cause, sizeof(cause), "%s", binpool_last_error());
+	pool_trace(pool, "extent %p: %llu bytes go back", (void *)e->base,
+		   (unsigned long long)e->bytes);
 	registrars_detach(pool, e);
 	start = now_ns();
 	pool->provider.ops->put(&pool->provider, e);
@@ -48,6 +50,24 @@ void extent_unget(struct binpool *pool, struct extent *e)
 bool extents_extensible(const struct binpool *pool)
 {
 	return pool->provider.ops->extend && !pool->registrars;
+}
+
+/* Memory in small pages is counted, and told of once. In turn. */
+static void count_small(struct binpool *pool, const struct extent *e)
+{
+	char amount[HUMAN_LEN];
+	bool first;
+
+	if (!e->small)
+		return;
+	pool_lock(pool);
+	first = !pool->stats.fallbacks++;
+	pool_unlock(pool);
+	if (first)
+		fprintf(stderr,
+			"binpool: %s: %s came in small pages, which are slower to register and to "
+			"use: see binpool_get_stats(3), fallbacks\n",
+			pool->name, human(e->bytes, amount));
 }
 
 /*
@@ -86,6 +106,7 @@ int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct exte
 	pool->stats.extent_allocs++;
 	pool->stats.extent_alloc_ns += ns;
 	pool_unlock(pool);
+	count_small(pool, e);
 
 	if (!pool->exact && (map_prepare(e->base, e->bytes) || runs_index(e)))
 		err = explain(-ENOMEM, "no memory for bookkeeping of %p", (void *)e->base);
@@ -95,6 +116,8 @@ int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct exte
 		extent_unget(pool, e);
 		return err;
 	}
+	pool_trace(pool, "extent %p: %llu bytes from %s", (void *)e->base,
+		   (unsigned long long)e->bytes, binpool_provider_name(pool->provider.ops->id));
 	*out = e;
 	return 0;
 }
@@ -126,6 +149,7 @@ int extent_extend(struct binpool *pool, struct extent *e, uint64_t more, struct 
 	pool->stats.extent_extends++;
 	pool->stats.extent_alloc_ns += ns;
 	pool_unlock(pool);
+	count_small(pool, piece);
 	return 0;
 }
 

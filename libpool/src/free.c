@@ -107,12 +107,15 @@ void release_run(struct binpool *pool, struct cache *c, struct run *run)
 {
 	bool settle, linger, held;
 	const char *ptr = run->ptr;
+	uint32_t bin = run->bin;
+	uint64_t left;
 
 	assert_locked(pool);
 	pool->stamp = coarse_ns();
 	held = hold(pool, c, run);
 	if (!held)
 		active_dissolve(pool, run);
+	left = held ? bins_at(pool, bin)->held : 0;
 	settle = pool->give_back;
 	/* Who has more to do here is counted, so that destroy_wait waits for him. */
 	linger = settle || pool->flags & BINPOOL_POOL_VERBOSE;
@@ -123,7 +126,8 @@ void release_run(struct binpool *pool, struct cache *c, struct run *run)
 	if (!linger)
 		return;
 
-	pool_trace(pool, "free %p: %s", (const void *)ptr, held ? "held" : "dissolved");
+	pool_trace(pool, "free %p: bin %u: %s, %llu held there", (const void *)ptr, bin,
+		   held ? "held" : "dissolved", (unsigned long long)left);
 	if (settle)
 		extents_settle(pool);
 	pool_unpin(pool);
@@ -228,6 +232,7 @@ void held_dissolve(struct binpool *pool, struct run *run)
 void held_release_one(struct binpool *pool, struct run *run)
 {
 	assert_locked(pool);
+	pool_trace(pool, "held %p of bin %u is given up", (void *)run->ptr, run->bin);
 	bins_unhold(pool, run);
 	held_dissolve(pool, run);
 }

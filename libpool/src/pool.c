@@ -174,6 +174,7 @@ static int pool_init(struct binpool *pool, const struct binpool_options *o)
 	p->fd = -1;
 	p->node = o->node;
 	p->strict_node = o->flags & BINPOOL_POOL_STRICT_NODE;
+	p->strict = o->flags & BINPOOL_POOL_STRICT;
 	p->max_from = "what the provider allows";
 	if (pool->exact) {
 		err = struct_in(&p->allocator, sizeof(p->allocator), o->allocator,

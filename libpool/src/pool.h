@@ -208,6 +208,7 @@ struct extent {
 	uint64_t buffers;    /* active and held */
 	bool is_void;	     /* addresses only, for buffers of size 0 */
 	bool measuring;	     /* extents_measure's */
+	bool small;	     /* the provider had to take small pages */
 	uint64_t since;	     /* its end, or all of it, is free; see pool->stamp */
 	int fd;		     /* file behind all of it, -1: none or several */
 	int32_t node;	     /* -1: unknown or several */

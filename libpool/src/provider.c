@@ -82,6 +82,9 @@ static int climb(struct provider *p)
 			p->ops = NULL;
 		}
 		reason(p, "%s%s", *p->reason ? "; " : "", binpool_last_error());
+		if (p->strict)
+			return explain(err, "strict: no provider but the best one will do: %s",
+				       p->reason);
 	}
 	return explain(err, "no provider gives memory here: %s", p->reason);
 }

@@ -42,6 +42,7 @@ struct provider {
 	const struct binpool *pool;
 	int32_t node;
 	bool strict_node;
+	bool strict;	      /* no small pages, no memory that is not locked */
 	int fd;		      /* of the device */
 	uint64_t unit;	      /* what memory comes in, a power of two */
 	uint64_t max_bytes;   /* what a pool may take if the user says nothing */
@@ -73,6 +74,8 @@ int32_t memory_node(const void *base, uint64_t bytes, uint64_t unit);
 uint64_t sys_number(uint64_t otherwise, const char *path_fmt, ...) PRINTF(2, 3);
 /* A field, in bytes, of /proc/meminfo or, for a node, of its meminfo; 0 if absent. */
 uint64_t meminfo_bytes(int32_t node, const char *field);
+/* A field, in bytes, of /proc/self/status; 0 if absent. */
+uint64_t status_bytes(const char *field);
 uint64_t page_size(void);
 uint64_t pmd_size(void);
 bool can_lock_memory(void);

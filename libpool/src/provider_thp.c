@@ -11,6 +11,11 @@
 
 #include "pool.h"
 
+/* Linux 6.1, and newer than some libcs. */
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
 static int thp_open(struct provider *p)
 {
 	const uint64_t percent = 80;
@@ -63,6 +68,36 @@ static bool lock_memory(void *base, uint64_t bytes)
 	return false;
 }
 
+/* -ENOMEM: the limit, what is needed and what is left of it. */
+static int explain_lock(uint64_t bytes)
+{
+	char asked[HUMAN_LEN], most[HUMAN_LEN], left[HUMAN_LEN];
+	uint64_t used = status_bytes("VmLck");
+	struct rlimit limit = {0};
+
+	getrlimit(RLIMIT_MEMLOCK, &limit);
+	return explain(-ENOMEM,
+		       "thp: locking %s is refused: RLIMIT_MEMLOCK is %s and leaves %s; raise "
+		       "ulimit -l, or without strict it is used unlocked",
+		       human(bytes, asked), human(limit.rlim_cur, most),
+		       human(limit.rlim_cur - u64_min(used, limit.rlim_cur), left));
+}
+
+/*
+ * Whether all of it is in huge pages. Where the kernel had none ready it is asked once
+ * more, for each, until it has none.
+ */
+static bool all_huge(const struct provider *p, const struct extent *piece)
+{
+	for (uint64_t at = 0; at < piece->bytes; at += p->unit) {
+		if (!madvise(piece->base + at, p->unit, MADV_COLLAPSE))
+			continue;
+		/* Before Linux 6.1 it cannot be asked; nor where huge pages are turned off. */
+		return errno == EINVAL && mapped_page(piece->base + at) >= p->unit;
+	}
+	return true;
+}
+
 /* Reserves the addresses again that had memory; a forked child gets neither. */
 static void let_go(struct extent *e, char *base, uint64_t bytes)
 {
@@ -95,7 +130,17 @@ static int fill(struct provider *p, struct extent *piece)
 		err = errno == EINVAL ? -EOPNOTSUPP : -ENOMEM;
 		return explain(err, "thp: populating %s: %s", asked, strerror(errno));
 	}
+	piece->small = !all_huge(p, piece);
+	if (piece->small && p->strict)
+		return explain(
+			-ENOMEM,
+			"thp: asked for %s, the kernel has only small pages for it: see "
+			"/sys/kernel/mm/transparent_hugepage/enabled, or have pages reserved "
+			"(provider hugetlb)",
+			asked);
 	piece->locked_bytes = lock_memory(piece->base, piece->bytes) ? piece->bytes : 0;
+	if (!piece->locked_bytes && p->strict)
+		return explain_lock(piece->bytes);
 	piece->node = memory_node(piece->base, piece->bytes, p->unit);
 	return 0;
 }

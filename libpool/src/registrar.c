@@ -44,6 +44,15 @@ static int attach(struct binpool *pool, struct registrar *r, struct extent *e)
 	if (!err)
 		pool->stats.registrations++;
 	pool_unlock(pool);
+	if (err && r->ops.flags & BINPOOL_REGISTRAR_OPTIONAL) {
+		free(a);
+		pool_lock(pool);
+		pool->stats.registrations_refused++;
+		pool_unlock(pool);
+		pool_trace(pool, "registrar %s refused %p: %s", r->name, (void *)e->base,
+			   *binpool_last_error() ? binpool_last_error() : strerror(-err));
+		return 0;
+	}
 	if (err) {
 		free(a);
 		err = callback_errno(err);
@@ -145,6 +154,8 @@ EXPORT int binpool_add_registrar(struct binpool *pool, const struct binpool_regi
 	err = struct_in(&r->ops, sizeof(r->ops), ops, "ops");
 	if (!err && (!r->ops.attach || !r->ops.detach))
 		err = explain(-EINVAL, "a registrar needs both attach and detach");
+	if (!err && (r->ops.flags & ~BINPOOL_REGISTRAR_OPTIONAL || r->ops.reserved))
+		err = explain(-EINVAL, "ops: unknown flags 0x%x or reserved members", r->ops.flags);
 	if (!err) {
 		r->name = strdup(r->ops.name ? r->ops.name : "unnamed");
 		r->ops.name = r->name;

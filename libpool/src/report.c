@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cache.h"
 
@@ -71,18 +72,6 @@ static int take_snapshot(struct binpool *pool, struct snapshot *s)
 	return 0;
 }
 
-static double reuse_factor(const struct binpool_stats *st)
-{
-	uint64_t n = st->reuses + st->allocs;
-
-	return n ? (double)st->reuses / (double)n : 0;
-}
-
-static uint64_t mean(uint64_t sum, uint64_t n)
-{
-	return n ? sum / n : 0;
-}
-
 static void write_keys(FILE *f, const struct binpool *pool, const struct snapshot *s)
 {
 	const struct binpool_stats *st = &s->stats;
@@ -106,8 +95,8 @@ static void write_keys(FILE *f, const struct binpool *pool, const struct snapsho
 		{"frees_held", st->frees_held},
 		{"alloc_ns", st->alloc_ns},
 		{"free_ns", st->free_ns},
-		{"mean_alloc_ns", mean(st->alloc_ns, st->allocs)},
-		{"mean_free_ns", mean(st->free_ns, st->frees_active + st->frees_held)},
+		{"mean_alloc_ns", (uint64_t)binpool_stats_mean_alloc_ns(st)},
+		{"mean_free_ns", (uint64_t)binpool_stats_mean_free_ns(st)},
 		{"extents", st->extents},
 		{"extent_allocs", st->extent_allocs},
 		{"extent_frees", st->extent_frees},
@@ -120,6 +109,8 @@ static void write_keys(FILE *f, const struct binpool *pool, const struct snapsho
 		{"registration_ns", st->registration_ns},
 		{"refused", st->refused},
 		{"holding", st->holding},
+		{"fallbacks", st->fallbacks},
+		{"registrations_refused", st->registrations_refused},
 		{"page_bytes", st->page_bytes},
 		{"runs", st->runs},
 		{"pending_blocks", st->pending_blocks},
@@ -134,7 +125,7 @@ static void write_keys(FILE *f, const struct binpool *pool, const struct snapsho
 	fprintf(f, "node=%d\ngranule=%" PRIu64 "\n", pool->provider.node, pool->granule);
 	for (size_t i = 0; i < ARRAY_SIZE(lines); i++)
 		fprintf(f, "%s=%" PRIu64 "\n", lines[i].key, lines[i].value);
-	fprintf(f, "reuse_factor=%.6f\n", reuse_factor(st));
+	fprintf(f, "reuse_factor=%.6f\n", binpool_stats_reuse_factor(st));
 	for (size_t i = 0; i < s->n; i++) {
 		const struct bin_line *b = &s->bins[i];
 
@@ -193,16 +184,21 @@ static void write_bins(FILE *f, const struct snapshot *s)
 	}
 }
 
+static void write_header(FILE *f, const struct binpool *pool, const struct binpool_stats *st)
+{
+	fprintf(f, "pool %s: provider %s, %s classes, %u mantissa bits%s\n", pool->name,
+		binpool_provider_name(st->provider),
+		pool->classes == BINPOOL_CLASSES_HYSOP ? "hysop" : "tight", pool->mantissa_bits,
+		st->holding ? "" : ", not holding");
+}
+
 static void write_table(FILE *f, const struct binpool *pool, const struct snapshot *s)
 {
 	const struct binpool_stats *st = &s->stats;
 	uint64_t frees = st->frees_active + st->frees_held;
 	char a[HUMAN_LEN], b[HUMAN_LEN], c[HUMAN_LEN];
 
-	fprintf(f, "pool %s: provider %s, %s classes, %u mantissa bits%s\n", pool->name,
-		binpool_provider_name(st->provider),
-		pool->classes == BINPOOL_CLASSES_HYSOP ? "hysop" : "tight", pool->mantissa_bits,
-		st->holding ? "" : ", not holding");
+	write_header(f, pool, st);
 	fprintf(f, "  why            %s\n", pool->provider.reason);
 	fprintf(f, "  limit          %s\n", human(st->max_bytes, a));
 	fprintf(f, "  reserved       %s in %" PRIu64 " extents (highest %s)\n",
@@ -226,13 +222,18 @@ static void write_table(FILE *f, const struct binpool *pool, const struct snapsh
 		fprintf(f, "%" PRIu64 "; locked %s\n", st->runs, human(s->locked_bytes, a));
 	else if (st->page_bytes)
 		fprintf(f, "not known; locked %s\n", human(s->locked_bytes, a));
+	if (st->fallbacks)
+		fprintf(f, "  fallbacks      %" PRIu64 " times only small pages\n", st->fallbacks);
+	if (st->registrations_refused)
+		fprintf(f, "  unregistered   %" PRIu64 " times an optional registrar refused\n",
+			st->registrations_refused);
 	fprintf(f,
 		"  requests       %" PRIu64 " reused, %" PRIu64 " new, %" PRIu64
 		" refused; reuse factor %.3f\n",
-		st->reuses, st->allocs, st->refused, reuse_factor(st));
+		st->reuses, st->allocs, st->refused, binpool_stats_reuse_factor(st));
 	fprintf(f, "  mean times     new %s (%" PRIu64 "), dissolved %s (%" PRIu64 ")\n",
-		human_ns(mean(st->alloc_ns, st->allocs), a), st->allocs,
-		human_ns(mean(st->free_ns, frees), b), frees);
+		human_ns((uint64_t)binpool_stats_mean_alloc_ns(st), a), st->allocs,
+		human_ns((uint64_t)binpool_stats_mean_free_ns(st), b), frees);
 	fprintf(f, "  provider       %" PRIu64 " calls for memory, %s; %" PRIu64 " back, %s\n",
 		st->extent_allocs, human_ns(st->extent_alloc_ns, a), st->extent_frees,
 		human_ns(st->extent_free_ns, b));
@@ -241,37 +242,75 @@ static void write_table(FILE *f, const struct binpool *pool, const struct snapsh
 	write_bins(f, s);
 }
 
-EXPORT int binpool_report(struct binpool *pool, uint32_t format, char *buf, size_t len)
+/* The report, for free(), and its length; NULL, *err explained. */
+static char *report_text(struct binpool *pool, uint32_t format, size_t *size, int *err)
 {
-	struct snapshot s;
 	char *text = NULL;
-	size_t size = 0;
+	struct snapshot s;
 	FILE *f;
-	int err = pool_enter(pool);
 
-	if (err)
-		return err;
-	if (format > BINPOOL_REPORT_KEYS)
-		return explain(-EINVAL, "report: format %u, which there is not", format);
-	if (!buf && len)
-		return explain(-EINVAL, "report: buf is NULL, but len is %zu", len);
-	err = take_snapshot(pool, &s);
-	if (err)
-		return err;
-	f = open_memstream(&text, &size);
+	*err = pool_enter(pool);
+	if (*err)
+		return NULL;
+	if (format > BINPOOL_REPORT_HEADER) {
+		*err = explain(-EINVAL, "report: format %u, which there is not", format);
+		return NULL;
+	}
+	*err = take_snapshot(pool, &s);
+	if (*err)
+		return NULL;
+	f = open_memstream(&text, size);
 	if (f) {
 		if (format == BINPOOL_REPORT_KEYS)
 			write_keys(f, pool, &s);
-		else
+		else if (format == BINPOOL_REPORT_TABLE)
 			write_table(f, pool, &s);
+		else
+			write_header(f, pool, &s.stats);
 	}
 	free(s.bins);
-	if (!f || fclose(f)) {
-		free(text);
-		return explain(-ENOMEM, "no memory for a report");
-	}
+	if (f && !fclose(f))
+		return text;
+	free(text);
+	*err = explain(-ENOMEM, "no memory for a report");
+	return NULL;
+}
+
+EXPORT int binpool_report(struct binpool *pool, uint32_t format, char *buf, size_t len)
+{
+	size_t size = 0;
+	char *text;
+	int err;
+
+	if (pool && !buf && len)
+		return explain(-EINVAL, "report: buf is NULL, but len is %zu", len);
+	text = report_text(pool, format, &size, &err);
+	if (!text)
+		return err;
 	if (len)
 		snprintf(buf, len, "%s", text);
 	free(text);
 	return (int)size;
+}
+
+EXPORT int binpool_print_report(struct binpool *pool, uint32_t format, int fd)
+{
+	size_t size = 0, done = 0;
+	ssize_t n = 0;
+	char *text;
+	int err;
+
+	text = report_text(pool, format, &size, &err);
+	if (!text)
+		return err;
+	while (done < size) {
+		n = write(fd, text + done, size - done);
+		if (n < 0 && errno != EINTR)
+			break;
+		if (n > 0)
+			done += (size_t)n;
+	}
+	err = done < size ? explain(-errno, "report: write: %s", strerror(errno)) : 0;
+	free(text);
+	return err;
 }

@@ -28,6 +28,7 @@ void stats_collect(const struct binpool *pool, struct binpool_stats *out)
 
 	assert_locked(pool);
 	*out = pool->stats;
+	out->size = sizeof(*out);
 	/* Of a buffer that went from one thread to another only the end may have been seen. */
 	out->active_blocks = not_negative(out->active_blocks);
 	out->active_bytes = not_negative(out->active_bytes);
@@ -60,6 +61,127 @@ EXPORT int binpool_get_stats(struct binpool *pool, struct binpool_stats *out)
 	stats_collect(pool, &stats);
 	pool_unlock(pool);
 	return struct_out(out, &stats, sizeof(stats), "out");
+}
+
+/* ---- Statistics of the caller's own ----------------------------------------- */
+
+/* What these functions look at has been there from the first version on. */
+static int stats_ours(const struct binpool_stats *s)
+{
+	if (!s || s->size < offsetof(struct binpool_stats, extents))
+		return explain(-EINVAL, "stats is NULL or its member size is not set");
+	return 0;
+}
+
+static uint64_t less(uint64_t from, uint64_t by)
+{
+	return from - u64_min(from, by);
+}
+
+/* A buffer comes into use. */
+static void in_use(struct binpool_stats *s, uint64_t size)
+{
+	s->active_blocks++;
+	s->active_bytes += size;
+}
+
+EXPORT int binpool_stats_push_alloc(struct binpool_stats *stats, uint64_t size, uint64_t ns)
+{
+	int err = stats_ours(stats);
+
+	if (err)
+		return err;
+	in_use(stats, size);
+	stats->managed_bytes += size;
+	stats->reserved_bytes += size;
+	stats->reserved_max_bytes = u64_max(stats->reserved_max_bytes, stats->reserved_bytes);
+	stats->allocs++;
+	stats->alloc_ns += ns;
+	return 0;
+}
+
+EXPORT int binpool_stats_push_free(struct binpool_stats *stats, uint64_t size, uint64_t ns)
+{
+	int err = stats_ours(stats);
+
+	if (err)
+		return err;
+	if (stats->held_blocks) {
+		stats->held_blocks--;
+		stats->held_bytes = less(stats->held_bytes, size);
+		stats->frees_held++;
+	} else if (stats->active_blocks) {
+		stats->active_blocks--;
+		stats->active_bytes = less(stats->active_bytes, size);
+		stats->frees_active++;
+	} else {
+		return explain(-EINVAL, "stats: a free where nothing is left");
+	}
+	stats->managed_bytes = less(stats->managed_bytes, size);
+	stats->reserved_bytes = less(stats->reserved_bytes, size);
+	stats->free_ns += ns;
+	return 0;
+}
+
+EXPORT int binpool_stats_push_return(struct binpool_stats *stats, uint64_t size)
+{
+	int err = stats_ours(stats);
+
+	if (err)
+		return err;
+	if (!stats->active_blocks)
+		return explain(-EINVAL, "stats: a return where nothing is in use");
+	stats->active_blocks--;
+	stats->active_bytes = less(stats->active_bytes, size);
+	stats->held_blocks++;
+	stats->held_bytes += size;
+	stats->returns++;
+	return 0;
+}
+
+EXPORT int binpool_stats_push_reuse(struct binpool_stats *stats, uint64_t size)
+{
+	int err = stats_ours(stats);
+
+	if (err)
+		return err;
+	if (!stats->held_blocks)
+		return explain(-EINVAL, "stats: a reuse where nothing is held");
+	stats->held_blocks--;
+	stats->held_bytes = less(stats->held_bytes, size);
+	in_use(stats, size);
+	stats->reuses++;
+	return 0;
+}
+
+static int64_t mean(uint64_t sum, uint64_t n)
+{
+	return n ? (int64_t)(sum / n) : 0;
+}
+
+EXPORT int64_t binpool_stats_mean_alloc_ns(const struct binpool_stats *stats)
+{
+	int err = stats_ours(stats);
+
+	return err ? err : mean(stats->alloc_ns, stats->allocs);
+}
+
+EXPORT int64_t binpool_stats_mean_free_ns(const struct binpool_stats *stats)
+{
+	int err = stats_ours(stats);
+
+	return err ? err : mean(stats->free_ns, stats->frees_active + stats->frees_held);
+}
+
+EXPORT double binpool_stats_reuse_factor(const struct binpool_stats *stats)
+{
+	int err = stats_ours(stats);
+	uint64_t n;
+
+	if (err)
+		return err;
+	n = stats->reuses + stats->allocs;
+	return n ? (double)stats->reuses / (double)n : 0;
 }
 
 EXPORT int64_t binpool_held_blocks(struct binpool *pool)

@@ -61,16 +61,14 @@ uint64_t pmd_size(void)
 	return s;
 }
 
-uint64_t meminfo_bytes(int32_t node, const char *field)
+/* A field of a file of lines "field: number kB", in bytes; 0 if absent. */
+static uint64_t field_bytes(const char *path, const char *field)
 {
 	size_t len = strlen(field);
 	unsigned long long kib = 0;
-	char path[64] = "/proc/meminfo";
 	char line[256], *at;
 	FILE *f;
 
-	if (node >= 0)
-		snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/meminfo", node);
 	f = fopen(path, "re");
 	if (!f)
 		return 0;
@@ -83,6 +81,20 @@ uint64_t meminfo_bytes(int32_t node, const char *field)
 	}
 	fclose(f);
 	return kib * 1024;
+}
+
+uint64_t meminfo_bytes(int32_t node, const char *field)
+{
+	char path[64] = "/proc/meminfo";
+
+	if (node >= 0)
+		snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/meminfo", node);
+	return field_bytes(path, field);
+}
+
+uint64_t status_bytes(const char *field)
+{
+	return field_bytes("/proc/self/status", field);
 }
 
 bool can_lock_memory(void)
