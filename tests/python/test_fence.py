@@ -109,6 +109,47 @@ class Fences(Case):
         self.assertEqual(out, ["2 2"])
 
 
+class Reaper(Case):
+    def test_it_gives_back(self):
+        pool = thp(reaper=True, extent_idle_ms=20, cache_bytes=0)
+        read, write = os.pipe()
+        pool.free_after(pool(8 * MIB), read)
+        os.close(write)
+        end = time.monotonic() + 60
+        while pool.pending_blocks and time.monotonic() < end:
+            time.sleep(0.01)
+        self.assertEqual(pool.pending_blocks, 0)
+        os.close(read)
+        for call in (lambda: pool.free_after(pool(10), lambda: True),
+                     lambda: pool.add_registrar(print),
+                     lambda: binpool.MemoryPool("x", bytearray, reaper=True),
+                     lambda: binpool.MemoryPool("x", binpool.MemoryPool("y", bytearray),
+                                                reaper=True)):
+            self.raises(ValueError, "written in Python", call)
+        over = binpool.MemoryPool("x", pool, reaper=True)
+        self.assertEqual(over(100).size, 100)
+        over.destroy()
+        pool.destroy()
+
+    def test_exit(self):
+        self.script("""
+            pool = binpool.MemoryPool("x", "thp", reaper=True, extent_idle_ms=1)
+            kept = pool(1000), memoryview(pool(1 << 20))
+            sys.kept = pool(10)
+            pid = os.fork()
+            if pid:
+                assert os.waitpid(pid, 0)[1] == 0
+            """)
+
+    def test_pressure_fd(self):
+        try:
+            fd = binpool.pressure_fd()
+        except OSError as e:
+            self.assertIn(e.errno, (errno.EOPNOTSUPP, errno.EPERM, errno.EACCES))
+        else:
+            os.close(fd)
+
+
 class Waiting(Case):
     def test_timeout(self):
         pool = thp(max_alloc_bytes=8 * MIB)

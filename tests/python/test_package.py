@@ -15,7 +15,7 @@ from binpool import _library
 from helpers import Case
 
 TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-HEADER = os.path.join(TREE, "libpool", "include", "binpool.h")
+INCLUDE = os.path.join(TREE, "libpool", "include")
 
 
 class Package(Case):
@@ -34,7 +34,7 @@ class Package(Case):
                 f = getattr(struct, field)
                 want.append(f"{f.offset} {f.size}")
         constants = {"BINPOOL_" + name: getattr(_library, name) for name in (
-            "KIND_HOST", "POOL_VERBOSE", "POOL_STRICT_NODE", "POOL_LEAKS", "BUF_ZEROED", "BUF_WAIT",
+            "KIND_HOST", "POOL_VERBOSE", "POOL_STRICT_NODE", "POOL_LEAKS", "POOL_REAPER", "KIND_HANDLE", "BUF_ZEROED", "BUF_WAIT",
             "FENCE_EVENTFD", "FENCE_CALLBACK", "UNKNOWN", "CACHE_AUTO",
             "REPORT_TABLE", "REPORT_KEYS")}
         for kind in ("PROVIDER", "CLASSES"):
@@ -48,7 +48,7 @@ class Package(Case):
             with open(source, "w", encoding="utf-8") as f:
                 f.write("#include <stdio.h>\n#include <binpool.h>\nint main(void) {\n"
                         + "\n".join(lines) + "\nreturn 0; }\n")
-            subprocess.run([os.environ.get("CC", "cc"), "-I", os.path.dirname(HEADER), source,
+            subprocess.run([os.environ.get("CC", "cc"), "-I", INCLUDE, source,
                             "-o", program], check=True)
             got = subprocess.run([program], stdout=subprocess.PIPE, text=True,
                                  check=True).stdout.split("\n")[:-1]
@@ -56,8 +56,10 @@ class Package(Case):
 
     def test_functions_are_the_header_s(self):
         """As many arguments, each an int, a number or a pointer where the header has one."""
-        with open(HEADER, encoding="utf-8") as f:
-            text = re.sub(r"/\*.*?\*/", "", f.read(), flags=re.DOTALL)
+        text = ""
+        for path in glob.glob(os.path.join(INCLUDE, "*.h")):
+            with open(path, encoding="utf-8") as f:
+                text += re.sub(r"/\*.*?\*/", "", f.read(), flags=re.DOTALL)
         sizes = {"int": 4, "uint32_t": 4, "int64_t": 8, "uint64_t": 8, "size_t": 8, "void": 0}
 
         def size_of(c):
@@ -71,7 +73,7 @@ class Package(Case):
 
         for name, (result, *arguments) in _library.FUNCTIONS.items():
             m = re.search(r"^([\w *]+?)\bbinpool_" + name.rstrip("_") + r"\(([^;]*)\);", text, re.MULTILINE)
-            self.assertTrue(m, f"binpool.h has no binpool_{name}")
+            self.assertTrue(m, f"no header has binpool_{name}")
             listed = [] if m.group(2).strip() == "void" else m.group(2).split(",")
             self.assertEqual([size_of(a) for a in listed], [of_ctypes(a) for a in arguments], name)
             self.assertEqual(size_of(m.group(1)), of_ctypes(result), name)

@@ -16,9 +16,9 @@ from ._backend import MemoryPool, PooledBuffer
 from ._backend import name as backend
 from ._backend import reason as backend_reason
 from ._pool import Registrar
-from ._share import Import, Share, query
+from ._share import Import, Share, pressure_fd, query
 from ._statistics import MemoryPoolStatistics
 
 __all__ = ["Import", "MemoryPool", "MemoryPoolStatistics", "PooledBuffer", "Registrar", "Share",
-           "backend", "backend_reason", "query"]
+           "backend", "backend_reason", "pressure_fd", "query"]
 __version__ = "0.1.0"

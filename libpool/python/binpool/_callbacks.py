@@ -65,11 +65,16 @@ class Callables:
     when a pool is destroyed at last. By then what is missing here has gone already.
     """
 
-    __slots__ = ("get", "give", "things", "_known", "__weakref__")
+    __slots__ = ("get", "give", "things", "inner", "_known", "__weakref__")
 
     def __init__(self, get, give=None):
-        self.get, self.give, self.things = get, give, {}
+        self.get, self.give, self.things, self.inner = get, give, {}, None
         self._known = [weakref.ref(self)]
+
+    def written_in_python(self):
+        """Whether an allocation calls Python; inner: those of the pool that this one is over."""
+        return self.get is not None or (self.inner is not None
+                                        and self.inner.written_in_python())
 
     def keep(self):
         """Until let_go() the callbacks find it, even if the collector is about to take it."""

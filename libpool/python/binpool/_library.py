@@ -14,7 +14,7 @@ PROVIDERS = {"auto": 0, "device": 1, "hugetlb": 2, "thp": 3, "allocator": 4}
 CLASSES = {"tight": 0, "hysop": 1}
 POOL_VERBOSE = 1
 POOL_STRICT_NODE = 2
-POOL_LEAKS = 8
+POOL_REAPER, POOL_LEAKS = 4, 8
 BUF_ZEROED = 1 << 16
 BUF_WAIT = 1 << 17
 FENCE_EVENTFD, FENCE_CALLBACK = 1, 3
@@ -44,7 +44,8 @@ class Options(Structure):
                 ("provider", c_uint32), ("node", c_int32), ("mantissa_bits", c_uint32),
                 ("classes", c_uint32), ("flags", c_uint32), ("max_bytes", c_uint64),
                 ("granule", c_uint64), ("cache_bytes", c_uint64),
-                ("allocator", AllocatorOpsPointer)]
+                ("allocator", AllocatorOpsPointer), ("extent_idle_ms", c_uint32),
+                ("reserved", c_uint32)]
 
 
 class AllocOpts(Structure):
@@ -69,7 +70,7 @@ class Stats(Structure):
             ("provider", c_uint32), ("holding", c_uint32), ("page_bytes", c_uint64),
             ("runs", c_uint64)] + [(name, c_uint64) for name in (
                 "extent_extends", "extent_shrinks", "pending_blocks", "pending_bytes",
-                "fence_errors")]
+                "fence_errors", "pressure_trims")]
 
 
 class Share(Structure):
@@ -131,6 +132,7 @@ FUNCTIONS = {
     "query": (c_int, c_void_p, POINTER(PtrInfo)),
     "handle_free": (c_int, c_void_p, POINTER(Buf)),
     "pool_allocator": (c_int, c_void_p, POINTER(AllocatorOps)),
+    "pressure_fd": (c_int,),
     "reserve": (c_int, c_void_p, c_uint64),
     "free_held": (c_int, c_void_p),
     "stop_holding": (c_int, c_void_p),

@@ -90,6 +90,10 @@ class PoolMembers:
         The NUMA node that memory is to be on, -1 for any; or an error if it cannot be.
     leaks
         True: leaks() on stderr when destroying is refused, and at exit.
+    reaper
+        True: a thread of the pool's own asks fences, and gives memory back that is empty for
+        extent_idle_ms (milliseconds; 0: 10 s), and all that is held when memory is short. Nothing
+        written in Python is called by it: allocator, registrars and callables as fences are refused.
     classes
         "tight": powers of two fit exactly; "hysop": the original's.
     granule, cache_bytes
@@ -107,7 +111,8 @@ class PoolMembers:
 
     def __init__(self, name="binpool", allocator=None, max_alloc_bytes=None, mantissa_bits=4,
                  verbose=None, *, kind="host", node=-1, strict_node=False, classes="tight",
-                 granule=0, cache_bytes=None, leaks=False):
+                 granule=0, cache_bytes=None, leaks=False, reaper=False,
+                 extent_idle_ms=0):
         handles = _one_of("kind", KINDS, kind)
         options = _library.Options(
             size=ctypes.sizeof(_library.Options), name=str(name).encode(),
@@ -116,7 +121,9 @@ class PoolMembers:
             classes=_one_of("classes", _library.CLASSES, classes),
             flags=(_library.POOL_VERBOSE if verbose else 0)
             | (_library.POOL_STRICT_NODE if strict_node else 0)
-            | (_library.POOL_LEAKS if leaks else 0),
+            | (_library.POOL_LEAKS if leaks else 0)
+            | (_library.POOL_REAPER if reaper else 0),
+            extent_idle_ms=min(_uint64(extent_idle_ms), 0xffffffff),
             max_bytes=0 if max_alloc_bytes is None else _uint64(max_alloc_bytes),
             granule=_uint64(granule),
             cache_bytes=_library.CACHE_AUTO if cache_bytes is None else _uint64(cache_bytes))
@@ -130,6 +137,11 @@ class PoolMembers:
                                        allocator or "auto")
         else:
             ops = _ops_of(allocator, callables, handles)
+            callables.inner = allocator._callables if _is_plain_pool(allocator) else None
+            if reaper and callables.written_in_python():
+                if ops.release:
+                    ops.release(ops.ctx)
+                raise ValueError(NO_PYTHON)
             options.provider = _library.PROVIDERS["allocator"]
             options.allocator = _library.AllocatorOpsPointer(ops)
             callbacks.append(ops)
@@ -142,7 +154,7 @@ class PoolMembers:
             raise e
         self._adopt(c_pool.value, type(self)._buffer_type, exception, callbacks, handles)
         self._callbacks, self._callables, self._of_handles = callbacks, callables, handles
-        self._registrars = {}
+        self._registrars, self._reaper = {}, bool(reaper)
         self._name, self._allocator = str(name), allocator
         self._mantissa_bits, self._verbose = mantissa_bits, bool(verbose)
 
@@ -214,6 +226,8 @@ class PoolMembers:
             raise TypeError(f"{buf!r} is no buffer of a pool")
         if not buf.released and buf.pool is not self:
             raise ValueError(f"{buf!r} is another pool's")
+        if self._reaper and any(callable(f) for f in fences):
+            raise ValueError(NO_PYTHON)
         array = (_library.Fence * len(fences))()
         made = 0
         try:
@@ -393,6 +407,8 @@ class PoolMembers:
         before the memory goes. Neither may use the pool (OSError, EDEADLK). Returns a Registrar.
         """
         main_interpreter_only("a registrar")
+        if self._reaper:
+            raise ValueError(NO_PYTHON)
         callables, number = Callables(attach, detach), ctypes.c_uint64()
         ops = registrar_ops(name, callables)
         # For as long as the pool may call it.
@@ -539,6 +555,9 @@ class Registrar:
     def __exit__(self, *exc):
         self.remove()
 
+
+# It may outlast the interpreter, and would wait for its lock for ever.
+NO_PYTHON = "a pool's own thread (reaper) calls nothing that is written in Python"
 
 # The backend's MemoryPool.
 PLAIN = ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
-"""Buffers in several processes, and what is known of an address."""
+"""Buffers in several processes, what is known of an address, when memory is short."""
 
 import ctypes
 import errno
@@ -110,6 +110,14 @@ class Import:
         """
         err = lib.import_check(self._mapping.address)
         return err != -errno.ESTALE and not check(err)
+
+
+def pressure_fd():
+    """A descriptor that polls POLLPRI when memory is short, for who calls trim() himself.
+
+    The caller closes it. OSError: EOPNOTSUPP the kernel does not tell, EPERM only the privileged.
+    """
+    return check(lib.pressure_fd())
 
 
 STATES = ("free", "held", "active", "pending")
