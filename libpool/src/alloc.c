@@ -277,12 +277,12 @@ static __attribute__((noinline)) void *allocate_slowly(struct binpool *pool, siz
 }
 
 /* From the thread's cache, or NULL. */
-static inline void *allocate_cached(struct binpool *pool, size_t size)
+static FAST void *allocate_cached(struct binpool *pool, size_t size)
 {
 	struct cache *c;
 	uint64_t index;
 
-	if (__builtin_expect(!pool, 0))
+	if (__builtin_expect(!pool || !size, 0))
 		return NULL;
 	c = cache_of(pool);
 	index = cache_index(pool, size);

@@ -372,8 +372,10 @@ static int threads_init(void)
 
 int caches_init(struct binpool *pool, const struct binpool_options *o)
 {
-	/* Below, cache_index() is not defined. */
-	uint64_t least = u64_max(pool->granule, (uint64_t)2 << pool->mantissa_bits);
+	/* HySoP's classes of single bytes are not what cache_index() says. */
+	uint64_t least = pool->classes == BINPOOL_CLASSES_TIGHT
+				 ? pool->granule
+				 : u64_max(pool->granule, (uint64_t)2 << pool->mantissa_bits);
 	uint64_t most = u64_min(pool->max_bytes, CACHED_BYTES_MAX);
 	int err;
 
@@ -388,6 +390,7 @@ int caches_init(struct binpool *pool, const struct binpool_options *o)
 	pthread_mutex_unlock(&threads_lock);
 	if (err)
 		return explain(err, "no memory for a pool");
+	pool->cache_mask = pool->granule - 1;
 	pool->cache_tight = pool->classes == BINPOOL_CLASSES_TIGHT;
 	pool->cache_bin = class_bin(pool, class_capacity(pool, least));
 	if (pool->max_bytes > least)

@@ -23,6 +23,9 @@
 #define MAGAZINE_MAX  64u
 #define MAGAZINE_BITS 16
 
+/* On the way that nearly every call takes. */
+#define FAST __attribute__((always_inline)) inline
+
 struct cached {
 	char *ptr;
 	struct run *run;
@@ -102,7 +105,7 @@ static inline bool cache_enter_fenced(struct cache *c)
  * Whether the cache may be used, until cache_leave(). Either way cache_leave()
  * has to follow.
  */
-static inline bool cache_enter(struct cache *c)
+static FAST bool cache_enter(struct cache *c)
 {
 #ifdef __SANITIZE_THREAD__
 	/* ThreadSanitizer knows nothing of membarrier(). */
@@ -133,24 +136,27 @@ static inline void owner_add(uint64_t *value, uint64_t n)
 }
 
 /*
- * Which magazine requests of @size use: whatever is no number of one has none.
- * This is the pool's own arithmetic without its special cases: where these make
- * a difference, nothing is ever in the magazine.
+ * Which magazine requests of @size use: whatever is no number of one has none. This is
+ * the pool's own arithmetic without its special cases. Tight classes are those of
+ * size - 1, and rounding to the granule sets the bits below it; HySoP's are those of
+ * size, and what ends within a granule is up to its last byte. So all bits below the granule
+ * may be set at once. Size 0 is none of HySoP's: see allocate_cached().
  */
-static inline uint64_t cache_index(const struct binpool *pool, uint64_t size)
+static FAST uint64_t cache_index(const struct binpool *pool, uint64_t size)
 {
 	uint32_t m = pool->mantissa_bits;
-	uint64_t x = ((size + pool->granule - 1) & -pool->granule) - pool->cache_tight;
-	uint32_t l = 63 ^ (uint32_t)__builtin_clzll(x | 1);
+	uint64_t x = (size - pool->cache_tight) | pool->cache_mask;
+	uint32_t l = 63 ^ (uint32_t)__builtin_clzll(x);
 
-	return ((uint64_t)l << m) + (x >> ((l - m) & 63)) - pool->cache_base;
+	/* Where x << m is not all of it, l alone is beyond all magazines. */
+	return ((uint64_t)l << m) + (x << m >> l) - pool->cache_base;
 }
 
 /*
  * A buffer of magazine @index, which is active then, or NULL: there is none, or
  * the cache is revoked. @asked is what the user wants of it.
  */
-static inline char *cache_pop(struct cache *c, uint64_t index, uint64_t asked)
+static FAST char *cache_pop(struct cache *c, uint64_t index, uint64_t asked)
 {
 	struct magazine *m = &c->magazines[index];
 	struct cached *item;
@@ -180,7 +186,7 @@ none:
 }
 
 /* Takes an active buffer from the user, if there is room for it and the cache is not revoked. */
-static inline bool cache_push(struct cache *c, struct run *run, char *ptr, uint64_t index)
+static FAST bool cache_push(struct cache *c, struct run *run, char *ptr, uint64_t index)
 {
 	struct magazine *m = &c->magazines[index];
 	uint64_t count, bytes;

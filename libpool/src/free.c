@@ -162,7 +162,7 @@ int release_at(struct binpool *pool, const char *ptr, const size_t *size)
 }
 
 /* Into the thread's cache; false: not so, or there is something wrong with it. */
-static inline bool release_cached(struct binpool *pool, void *ptr, const size_t *size)
+static FAST bool release_cached(struct binpool *pool, void *ptr, const size_t *size)
 {
 	struct run *run = map_find(ptr);
 	struct cache *c;
@@ -213,7 +213,7 @@ static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *
 	return err && err != -EOWNERDEAD ? err : release_at(pool, ptr, size);
 }
 
-static inline int release(struct binpool *pool, void *ptr, const size_t *size)
+static FAST int release(struct binpool *pool, void *ptr, const size_t *size)
 {
 	return __builtin_expect(release_cached(pool, ptr, size), 1)
 		       ? 0

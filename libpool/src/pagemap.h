@@ -25,20 +25,20 @@ struct map_leaf {
 
 extern struct map_leaf *map_root[1u << (MAP_TOP_SHIFT - MAP_LEAF_SHIFT)];
 
+/* Addresses that are none are taken for others: who looks something up compares its ptr. */
 static inline struct run **map_entry(const void *ptr)
 {
 	uintptr_t a = (uintptr_t)ptr;
 	struct map_frame *frame;
 	struct map_leaf *leaf;
 
-	if (a >> MAP_TOP_SHIFT)
-		return NULL;
-	leaf = __atomic_load_n(&map_root[a >> MAP_LEAF_SHIFT], __ATOMIC_ACQUIRE);
-	if (!leaf)
+	leaf = __atomic_load_n(&map_root[a >> MAP_LEAF_SHIFT & (ARRAY_SIZE(map_root) - 1)],
+			       __ATOMIC_ACQUIRE);
+	if (__builtin_expect(!leaf, 0))
 		return NULL;
 	frame = __atomic_load_n(&leaf->frame[a >> MAP_FRAME_SHIFT & (ARRAY_SIZE(leaf->frame) - 1)],
 				__ATOMIC_ACQUIRE);
-	if (!frame)
+	if (__builtin_expect(!frame, 0))
 		return NULL;
 	return &frame->page[a >> MAP_PAGE_SHIFT & (ARRAY_SIZE(frame->page) - 1)];
 }
@@ -52,8 +52,8 @@ static inline struct run *map_find(const void *ptr)
 	struct run **entry = map_entry(ptr);
 	struct run *run = entry ? __atomic_load_n(entry, __ATOMIC_RELAXED) : NULL;
 
-	if (run && run->slab)
-		run = slab_slot(run->slab, ptr);
+	if (__builtin_expect(run && run->slab, 0))
+		return slab_slot(run->slab, ptr);
 	return run;
 }
 

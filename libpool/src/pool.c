@@ -227,9 +227,10 @@ EXPORT int binpool_create(struct binpool **out, const struct binpool_options *op
 		err = options_check(&o);
 	if (err)
 		return err;
-	pool = calloc(1, sizeof(*pool));
+	pool = aligned_alloc(_Alignof(struct binpool), sizeof(*pool));
 	if (!pool)
 		return explain(-ENOMEM, "no memory for a pool");
+	memset(pool, 0, sizeof(*pool));
 	pool->number = UINT32_MAX;
 	err = pool_init(pool, &o);
 	if (err) {

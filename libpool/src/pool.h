@@ -255,9 +255,15 @@ struct registrar {
 /* ---- The pool ----------------------------------------------------------- */
 
 struct binpool {
-	/* Fixed at create. */
-	char *name;
+	/* Fixed at create; first, in one cache line, what every call looks at. */
+	uint32_t number; /* of the pool among those that have caches */
 	uint32_t mantissa_bits;
+	uint32_t cache_bin; /* the first that is cached, and how many are; 0: no caches */
+	uint32_t cache_bins;
+	uint64_t cache_mask; /* this and the next two: for cache_index() */
+	uint32_t cache_tight;
+	uint32_t cache_base;
+	char *name;
 	uint32_t classes;
 	uint32_t flags;
 	uint64_t granule;
@@ -268,10 +274,6 @@ struct binpool {
 	uint64_t cache_bytes; /* as in the options */
 	uint32_t extent_idle_ms;
 	struct reaper *reaper; /* NULL: there is none */
-	uint32_t number;       /* of the pool among those that have caches */
-	uint32_t cache_bin;    /* the first that is cached, and how many are; 0: no caches */
-	uint32_t cache_bins;
-	uint32_t cache_base, cache_tight; /* for cache_index() */
 	struct provider provider;
 
 	/* pools_lock. */
@@ -317,7 +319,7 @@ struct binpool {
 	uint64_t levels_held; /* bit l: levels[l] holds something */
 	uint64_t active_capacity;
 	struct binpool_stats stats; /* what is not derived from others */
-};
+} __attribute__((aligned(64)));
 
 /* pool.c: checks that come first in every public function: -EINVAL, -EOWNERDEAD, -EDEADLK. */
 int pool_enter(const struct binpool *pool);

@@ -146,13 +146,54 @@ static void finest_classes(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+/* The class that the fast path sees for a size is the one that its buffer has. */
+static void check_index(struct binpool *pool, uint64_t size)
+{
+	uint64_t capacity = class_capacity(pool, size);
+	uint64_t index = cache_index(pool, size);
+	uint32_t right = capacity ? class_bin(pool, capacity) - pool->cache_bin : UINT32_MAX;
+
+	if (right < pool->cache_bins)
+		assert_int_equal(index, right);
+	else
+		assert_true(index >= pool->cache_bins);
+}
+
+static void fast_path_classes(void **state)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct rng r = rng_make();
+	struct binpool *pool;
+
+	(void)state;
+	o.provider = BINPOOL_PROVIDER_THP;
+	for (uint32_t i = 0; i < 2 * 17 * 3; i++) {
+		o.classes = i % 2 ? BINPOOL_CLASSES_HYSOP : BINPOOL_CLASSES_TIGHT;
+		o.mantissa_bits = i / 2 % 17;
+		o.granule = (uint64_t)64 << i / 34 * 3;
+		assert_ok(binpool_create(&pool, &o));
+		for (uint64_t size = 1; size < 9000; size++)
+			check_index(pool, size);
+		for (uint64_t k = 0; k < rounds(5000); k++)
+			check_index(pool, 1 + rng_size(&r, 63));
+		for (uint32_t bit = 1; bit < 64; bit++)
+			for (uint64_t d = 0; d < 3; d++)
+				check_index(pool, ((uint64_t)1 << bit) + d - 1);
+		check_index(pool, UINT64_MAX);
+		/* Size 0 has addresses only, and those are not cached. */
+		assert_ok(binpool_free(pool, binpool_alloc(pool, 1)));
+		assert_ok(binpool_free(pool, binpool_alloc(pool, 0)));
+		assert_int_equal(stats_of(pool).reuses, 0);
+		assert_ok(binpool_destroy(pool));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(goes_round),
-		cmocka_unit_test(high_water),
-		cmocka_unit_test(idle_threads),
-		cmocka_unit_test(finest_classes),
+		cmocka_unit_test(goes_round),	     cmocka_unit_test(high_water),
+		cmocka_unit_test(idle_threads),	     cmocka_unit_test(finest_classes),
+		cmocka_unit_test(fast_path_classes),
 	};
 
 	return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
