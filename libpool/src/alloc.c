@@ -33,9 +33,12 @@ static int request_init(struct request *req, const struct binpool *pool, uint64_
 	/* An allocator knows of no alignment: room to find the place inside. */
 	if (pool->exact && __builtin_add_overflow(bytes, align - 1, &need))
 		need = UINT64_MAX;
-	/* In a slab only a multiple of the alignment is at one. */
+	/*
+	 * In a slab only a multiple of the alignment is at one. Tight classes of a multiple are
+	 * multiples, HySoP's may not be.
+	 */
 	if (!pool->exact && slab_serves(pool, need))
-		need = u64_max(need, u64_min(align, MAP_PAGE_BYTES));
+		need = round_up(need, u64_min(align, MAP_PAGE_BYTES));
 	req->capacity = need == UINT64_MAX && need != bytes ? 0 : class_capacity(pool, need);
 	while (!pool->exact && req->capacity && slab_serves(pool, req->capacity) &&
 	       req->capacity & (u64_min(align, MAP_PAGE_BYTES) - 1))
@@ -132,27 +135,24 @@ struct run *request_take(struct binpool *pool, const struct request *req, bool *
 		     req->run_align);
 }
 
-/*
- * From the thread's own cache, where each buffer is at a multiple of what any of
- * its size has at least. False: from elsewhere.
- */
+/* From the thread's own cache, without the lock. False: from elsewhere. */
 static bool take_cached(struct cache *c, const struct request *req, uint64_t align,
 			struct binpool_buf *buf)
 {
 	struct binpool *pool = c->pool;
+	/* Each buffer is at a multiple of what any of its size has at least. */
 	uint64_t natural =
 		u64_max(u64_min(req->capacity & -req->capacity, page_size()), pool->granule);
 	uint32_t index = req->bin - pool->cache_bin;
 	char *ptr;
 
-	if (req->is_void || index >= pool->cache_bins || align > natural)
+	if (req->is_void || index >= pool->cache_bins ||
+	    (align > natural && !cache_raise(c, index, align)))
 		return false;
 	ptr = cache_pop(c, index, req->bytes);
 	if (!ptr)
 		return false;
-	pool_lock(pool);
 	buf_describe(pool, map_find(ptr), false, buf);
-	pool_unlock(pool);
 	return true;
 }
 
@@ -330,6 +330,9 @@ EXPORT int binpool_alloc_bulk(struct binpool *pool, size_t size, size_t n, void 
 	if (!ptrs && n)
 		return explain(-EINVAL, "ptrs is NULL");
 	for (size_t i = 0; i < n; i++) {
+		ptrs[i] = allocate_cached(pool, size);
+		if (ptrs[i])
+			continue;
 		err = allocate(pool, size, 1, 0, &buf);
 		if (err) {
 			while (i--)

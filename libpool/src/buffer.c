@@ -14,12 +14,11 @@ void buf_describe(const struct binpool *pool, const struct run *run, bool clean,
 	const struct extent *e = run->extent;
 	uint64_t inside = (uint64_t)(run->ptr - run->base);
 
-	assert_locked(pool);
 	*buf = (struct binpool_buf){
 		.ptr = run->ptr,
 		.bytes = run->asked,
 		.capacity = e->is_void ? 0 : run->bytes - inside,
-		.node = e->node,
+		.node = __atomic_load_n(&e->node, __ATOMIC_RELAXED),
 		.extent_fd = -1,
 		.flags = clean ? BINPOOL_BUF_ZEROED : 0,
 	};

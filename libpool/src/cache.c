@@ -218,6 +218,33 @@ void caches_off(struct binpool *pool, bool off)
 	}
 }
 
+/*
+ * For the cache's own thread, without the lock: lets the next cache_pop() of the magazine
+ * find a buffer at a multiple of @align, unless the cache is emptied meanwhile. False:
+ * it has none.
+ */
+bool cache_raise(struct cache *c, uint64_t index, uint64_t align)
+{
+	struct magazine *m = &c->magazines[index];
+	bool found = false;
+
+	if (cache_enter(c)) {
+		uint32_t n = magazine_fill(__atomic_load_n(&m->count, __ATOMIC_RELAXED));
+
+		for (uint32_t i = n; i-- && !found;) {
+			struct cached item = m->items[i];
+
+			found = !((uintptr_t)item.ptr & (align - 1));
+			if (!found)
+				continue;
+			memmove(m->items + i, m->items + i + 1, (n - 1 - i) * sizeof(item));
+			m->items[n - 1] = item;
+		}
+	}
+	cache_leave(c);
+	return found;
+}
+
 /* ---- Life of a cache ------------------------------------------------------ */
 
 static void cache_free(struct cache *c)

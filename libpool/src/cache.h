@@ -221,6 +221,7 @@ static inline void magazine_look(struct magazine *m, uint64_t now)
 int caches_init(struct binpool *pool, const struct binpool_options *o);
 void caches_fini(struct binpool *pool);
 struct cache *cache_get(struct binpool *pool);
+bool cache_raise(struct cache *c, uint64_t index, uint64_t align);
 void magazine_settle(struct binpool *pool, struct magazine *m);
 void magazine_leave(struct cache *c, struct magazine *m, uint32_t n,
 		    void (*to)(struct binpool *pool, struct run *run));

@@ -193,7 +193,8 @@ void extent_link_more(struct binpool *pool, struct extent *e, const struct exten
 	assert_locked(pool);
 	count_reserved(pool, piece->bytes);
 	e->locked_bytes += piece->locked_bytes;
-	e->node = e->node == piece->node ? e->node : -1;
+	if (e->node != piece->node)
+		__atomic_store_n(&e->node, -1, __ATOMIC_RELAXED);
 	e->page_bytes = 0;
 	e->since = pool->stamp = coarse_ns();
 	runs_extend(pool, e, piece->bytes);

@@ -497,7 +497,7 @@ void registrars_fini(struct binpool *pool);
 int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flags,
 	     struct binpool_buf *buf);
 
-/* buffer.c: what is known of an active buffer. Locked. */
+/* buffer.c: what is known of an active buffer. Locked, unless it is the caller's alone. */
 void buf_describe(const struct binpool *pool, const struct run *run, bool clean,
 		  struct binpool_buf *buf);
 

@@ -5,6 +5,9 @@
  */
 #include "unit.h"
 
+#include <semaphore.h>
+#include <time.h>
+
 #include "cache.h"
 
 static struct binpool *pool_with(uint64_t cache_bytes, uint32_t mantissa_bits)
@@ -188,12 +191,86 @@ static void fast_path_classes(void **state)
 	}
 }
 
+struct unlocked {
+	struct binpool *pool;
+	pthread_barrier_t turn;
+	sem_t done;
+	int errors;
+};
+
+static void aligned_round_trip(struct unlocked *u, size_t align)
+{
+	void *p[8];
+
+	for (size_t i = 0; i < 8; i++) {
+		p[i] = binpool_alloc_aligned(u->pool, 100000, align);
+		u->errors += !p[i] || (uintptr_t)p[i] & (align - 1);
+	}
+	u->errors += binpool_free_bulk(u->pool, 8, p) != 0;
+}
+
+/* Another has the lock the second time. */
+static void *use_cached(void *arg)
+{
+	struct unlocked *u = arg;
+	void *p[8];
+
+	for (int locked = 0; locked < 2; locked++) {
+		if (locked)
+			pthread_barrier_wait(&u->turn);
+		u->errors += binpool_alloc_bulk(u->pool, 5000, 8, p) != 0;
+		u->errors += binpool_free_bulk(u->pool, 8, p) != 0;
+		aligned_round_trip(u, 64 * KIB);
+		for (int i = 0; i < 8; i++) {
+			struct binpool_alloc_opts opts = {.size = sizeof(opts), .bytes = 5000};
+			struct binpool_buf buf = {.size = sizeof(buf)};
+
+			u->errors += binpool_alloc_ex(u->pool, &opts, &buf) != 0;
+			u->errors += buf.bytes != 5000 || buf.capacity < 5000;
+			p[i] = buf.ptr;
+		}
+		u->errors += binpool_free_bulk(u->pool, 8, p) != 0;
+		if (!locked)
+			pthread_barrier_wait(&u->turn);
+	}
+	sem_post(&u->done);
+	return NULL;
+}
+
+/* Buffers from the thread's own cache cost no lock, by whichever function. */
+static void without_the_lock(void **state)
+{
+	struct unlocked u = {.pool = pool_with(BINPOOL_CACHE_AUTO, 4)};
+	struct timespec end;
+	pthread_t t;
+	bool in_time;
+
+	(void)state;
+	pthread_barrier_init(&u.turn, NULL, 2);
+	sem_init(&u.done, 0, 0);
+	assert_int_equal(pthread_create(&t, NULL, use_cached, &u), 0);
+	pthread_barrier_wait(&u.turn);
+	pool_lock(u.pool);
+	pthread_barrier_wait(&u.turn);
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_sec += 20;
+	in_time = !sem_timedwait(&u.done, &end);
+	pool_unlock(u.pool);
+	pthread_join(t, NULL);
+	assert_true(in_time);
+	assert_int_equal(u.errors, 0);
+	check_pool(u.pool);
+	assert_ok(binpool_destroy(u.pool));
+	sem_destroy(&u.done);
+	pthread_barrier_destroy(&u.turn);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(goes_round),	     cmocka_unit_test(high_water),
 		cmocka_unit_test(idle_threads),	     cmocka_unit_test(finest_classes),
-		cmocka_unit_test(fast_path_classes),
+		cmocka_unit_test(fast_path_classes), cmocka_unit_test(without_the_lock),
 	};
 
 	return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
