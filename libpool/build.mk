@@ -30,7 +30,8 @@ SRC_binpool := $(LIBPOOL_SRC)
 # For programs linked statically with a libc whose threads are apart.
 LINK_binpool := -pthread
 DESC_binpool := Binned memory pool over huge, pinnable host memory
-HEADERS_binpool := libpool/include/binpool.h libpool/include/binpool_share.h \
+HEADERS_binpool := libpool/include/binpool.h libpool/include/binpool_fence.h \
+	libpool/include/binpool_share.h \
 	uapi/linux/binpool.h uapi/linux/binpool_bins.h
 SRC_binpool-cuda := $(wildcard libpool/src/cuda/*.c)
 # dlopen is apart in older libcs.

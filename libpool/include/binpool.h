@@ -80,6 +80,13 @@ struct binpool;
 /* binpool_leaks on stderr when destroying is refused, and at exit if it was not destroyed. */
 #define BINPOOL_POOL_LEAKS (1u << 3)
 
+/*
+ * Finds misuse, and is slow: free buffers are filled with 0xdb, after their fences and
+ * references; if one was changed when it is handed out again, stderr says so and the process is
+ * aborted. Every double free is refused, of two threads at once as well. No caches.
+ */
+#define BINPOOL_POOL_DEBUG (1u << 5)
+
 #define BINPOOL_NODE_ANY  (-1)
 #define BINPOOL_UNLIMITED UINT64_MAX
 
@@ -137,7 +144,8 @@ struct binpool_options {
 	/*
 	 * Bound on the capacity of what is held for the next requests, in all threads' caches
 	 * and in bins; more is joined with its free neighbours. 0: threads have no caches,
-	 * and everything is held. Nor do they in a VERBOSE pool or over an allocator.
+	 * and everything is held. Nor do they in a VERBOSE or DEBUG pool or over an
+	 * allocator.
 	 */
 	uint64_t cache_bytes;
 	const struct binpool_allocator_ops *allocator;
@@ -166,7 +174,7 @@ int binpool_pool_allocator(struct binpool *pool, struct binpool_allocator_ops *o
  * Makes a pool. @opts NULL: defaults. The environment variable BINPOOL_OPTS,
  * "key=value,..." with keys provider, node, mantissa_bits, classes, max_bytes
  * (suffix K, M, G, T), granule, cache_bytes (or "auto"), extent_idle_ms, verbose,
- * strict_node, strict, reaper, leaks, changes the options of every pool not made over an
+ * strict_node, strict, reaper, leaks, debug, changes the options of every pool not made over an
  * allocator.
  * Errors: -ENODEV the provider is not to be had here; -EACCES, -EPERM no right
  * to /dev/binpool; -ENOMEM; -EAGAIN, -EMFILE no thread or descriptor for REAPER.
@@ -309,59 +317,6 @@ int binpool_buffer_put(struct binpool *pool, const struct binpool_buf *buf);
  */
 int binpool_buffer_sub(struct binpool *pool, const struct binpool_buf *parent, uint64_t offset,
 		       uint64_t bytes, struct binpool_buf *out);
-
-/* ---- Fences -------------------------------------------------------------- */
-
-/* kind */
-#define BINPOOL_FENCE_EVENTFD  1
-#define BINPOOL_FENCE_COUNTER  2
-#define BINPOOL_FENCE_CALLBACK 3
-
-/*
- * What says that nobody but the host touches a buffer any more. Copied, so it need
- * not outlive the call.
- *  EVENTFD: over when @fd polls readable, hung up or in error. An eventfd, which is
- *	never read, or any other descriptor: a pidfd is over when the process is, a pipe when
- *	its other end is closed. Duplicated: the caller may close his own.
- *  COUNTER: over when (int64_t)(*@counter - @target) >= 0; read with acquire. It has
- *	to stay where it is until then.
- *  CALLBACK: @done answers 1 if it is over, 0 if not yet, or a negative errno if
- *	there is no more to wait for, as the device is gone: that counts as over, and
- *	in fence_errors. @release, if there is one, is called once, when the pool has no
- *	more use for the fence. Both are called without a lock held, from any thread that
- *	uses the pool, and may not use that pool (-EDEADLK). Not after fork in the child.
- */
-struct binpool_fence {
-	size_t size;
-	uint32_t kind; /* BINPOOL_FENCE_* */
-	int32_t fd;
-	const uint64_t *counter;
-	uint64_t target;
-	void *ctx;
-	int (*done)(void *ctx);
-	void (*release)(void *ctx);
-};
-
-/*
- * As binpool_free, for a buffer that something is still at work on (in a pool of handles
- * @ptr is the handle): it rests until
- * all @n fences are over, and is handed out to nobody before. (struct
- * binpool_fence::size, the same in all of them, is how far apart they are.) Until then
- * it is in use as far as counters, limits and binpool_destroy are concerned, but nobody's
- * to free: pending. Fences are asked when a request finds nothing free, when
- * memory is to be given back, and in binpool_poll; a few at a time, in turn, so that one
- * which is never over keeps none of the others.
- * Errors: -EINVAL as binpool_free's, or a fence that makes no sense; -EBADF, -EMFILE of
- * an EVENTFD; -ENOMEM. The buffer is still the caller's then, and no release was called.
- */
-int binpool_free_after(struct binpool *pool, void *ptr, const struct binpool_fence *fences,
-		       size_t n);
-
-/*
- * Asks some of the fences, and frees the buffers for which all are over. Returns the
- * number of buffers that still wait.
- */
-int64_t binpool_poll(struct binpool *pool);
 
 /* ---- Holding ------------------------------------------------------------ */
 
@@ -594,7 +549,8 @@ int binpool_remove_registrar(struct binpool *pool, uint64_t id);
 }
 #endif
 
-/* Buffers in other processes. */
+/* Buffers that something is still at work on when they are freed; and in other processes. */
+#include <binpool_fence.h>
 #include <binpool_share.h>
 
 #endif /* BINPOOL_H */

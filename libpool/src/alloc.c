@@ -88,6 +88,7 @@ static bool activate(struct binpool *pool, struct run *run, const struct request
 	if (pool->exact && !req->is_void)
 		ptr += -(uint64_t)(uintptr_t)ptr & (req->align - 1);
 	if (reused) {
+		debug_check(pool, run);
 		pool->stats.reuses++;
 		if (run->ptr != ptr)
 			lookup_remove(pool, run);

@@ -408,7 +408,8 @@ int caches_init(struct binpool *pool, const struct binpool_options *o)
 
 	pool->number = UINT32_MAX;
 	pool->cache_bytes = o->cache_bytes;
-	if (!o->cache_bytes || pool->exact || pool->flags & BINPOOL_POOL_VERBOSE)
+	if (!o->cache_bytes || pool->exact ||
+	    pool->flags & (BINPOOL_POOL_VERBOSE | BINPOOL_POOL_DEBUG))
 		return 0;
 	pthread_mutex_lock(&threads_lock);
 	err = threads_init();

@@ -3,8 +3,8 @@
  * Buffers that wait until nothing is at work on them (fence.c), and requests that
  * wait for room (wait.c). Part of pool.h.
  */
-#ifndef BINPOOL_FENCE_H
-#define BINPOOL_FENCE_H
+#ifndef BINPOOL_SRC_FENCE_H
+#define BINPOOL_SRC_FENCE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,4 +36,4 @@ bool wait_helps(int err);
 int allocate_waiting(struct binpool *pool, const struct binpool_alloc_opts *o,
 		     struct binpool_buf *buf);
 
-#endif /* BINPOOL_FENCE_H */
+#endif /* BINPOOL_SRC_FENCE_H */

@@ -88,6 +88,7 @@ static void active_dissolve(struct binpool *pool, struct run *run)
 void buffer_return(struct binpool *pool, struct run *run)
 {
 	assert_locked(pool);
+	debug_poison(pool, run);
 	pool->stamp = coarse_ns();
 	if (pool->stats.holding && !run->extent->is_void && bins_have_room(pool, run->bytes)) {
 		deactivate(pool, run);
@@ -111,6 +112,7 @@ void release_run(struct binpool *pool, struct cache *c, struct run *run)
 	uint64_t left;
 
 	assert_locked(pool);
+	debug_poison(pool, run);
 	pool->stamp = coarse_ns();
 	held = hold(pool, c, run);
 	if (!held)

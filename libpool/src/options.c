@@ -104,7 +104,7 @@ int options_check(struct binpool_options *o)
 	if (o->classes > BINPOOL_CLASSES_HYSOP)
 		return explain(-EINVAL, "options.classes is %u, which there is not", o->classes);
 	if (o->flags & ~(BINPOOL_POOL_VERBOSE | BINPOOL_POOL_STRICT_NODE | BINPOOL_POOL_REAPER |
-			 BINPOOL_POOL_STRICT | BINPOOL_POOL_LEAKS))
+			 BINPOOL_POOL_STRICT | BINPOOL_POOL_LEAKS | BINPOOL_POOL_DEBUG))
 		return explain(-EINVAL, "options.flags is 0x%x: unknown bits", o->flags);
 	if (o->reserved)
 		return explain(-EINVAL, "options.reserved is %u, not 0", o->reserved);
@@ -219,6 +219,8 @@ static int parse_option(struct binpool_options *o, const char *key, const char *
 		return parse_flag(value, BINPOOL_POOL_REAPER, &o->flags);
 	if (!strcmp(key, "strict"))
 		return parse_flag(value, BINPOOL_POOL_STRICT, &o->flags);
+	if (!strcmp(key, "debug"))
+		return parse_flag(value, BINPOOL_POOL_DEBUG, &o->flags);
 	if (!strcmp(key, "leaks"))
 		return parse_flag(value, BINPOOL_POOL_LEAKS, &o->flags);
 	if (strcmp(key, "node"))
@@ -258,7 +260,7 @@ int options_from_environment(struct binpool_options *o)
 				"BINPOOL_OPTS: no option '%s'; there are provider, "
 				"node, mantissa_bits, classes, max_bytes, granule, "
 				"cache_bytes, extent_idle_ms, verbose, strict_node, strict, reaper, "
-				"leaks",
+				"leaks, debug",
 				item);
 		else if (err)
 			err = explain(-EINVAL, "BINPOOL_OPTS: '%s' is no value of %s",

@@ -530,6 +530,10 @@ void stats_measure(struct binpool *pool);
 uint64_t not_negative(uint64_t n);
 void stats_collect(const struct binpool *pool, struct binpool_stats *out);
 
+/* debug.c: what is free now, and what is to be handed out again. Locked. */
+void debug_poison(const struct binpool *pool, const struct run *run);
+void debug_check(const struct binpool *pool, const struct run *run);
+
 /* check.c: invariants of everything above; what is broken, or NULL. Locked. */
 const char *pool_check(struct binpool *pool);
 
