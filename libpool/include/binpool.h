@@ -497,7 +497,7 @@ struct binpool_ptr_info {
 
 /*
  * All there is to know about any address, in whatever pool of this process; a buffer over
- * several pools is the outermost's. It reads /proc/self/smaps, waits for provider calls
+ * several pools is the outermost's. It reads /proc/thread-self/smaps, waits for provider calls
  * of that pool, and may be called in callbacks. Errors: -ENOENT no pool's memory.
  */
 int binpool_query(const void *ptr, struct binpool_ptr_info *out);

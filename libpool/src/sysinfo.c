@@ -94,7 +94,7 @@ uint64_t meminfo_bytes(int32_t node, const char *field)
 
 uint64_t status_bytes(const char *field)
 {
-	return field_bytes("/proc/self/status", field);
+	return field_bytes("/proc/thread-self/status", field);
 }
 
 bool can_lock_memory(void)
@@ -176,7 +176,10 @@ int address_map(char *base, uint64_t bytes, int fd)
 	return at == MAP_FAILED ? -errno : 0;
 }
 
-/* A mapping of this process, as smaps tells it. */
+/*
+ * A mapping of this process, as smaps tells it: that of the thread, since the process's own
+ * is empty when its first thread has ended.
+ */
 struct mapping {
 	uint64_t start, end;
 	uint64_t page;	/* its PTEs' page size */
@@ -236,7 +239,7 @@ void extents_measure(struct binpool *pool)
 	}
 	if (!wanted)
 		return;
-	f = fopen("/proc/self/smaps", "re");
+	f = fopen("/proc/thread-self/smaps", "re");
 	if (!f)
 		return;
 	pool_lock(pool);
@@ -256,7 +259,7 @@ void extents_measure(struct binpool *pool)
 
 uint64_t mapped_page(const void *ptr)
 {
-	FILE *f = fopen("/proc/self/smaps", "re");
+	FILE *f = fopen("/proc/thread-self/smaps", "re");
 	const uint64_t at = (uintptr_t)ptr;
 	unsigned long long start, end;
 	struct mapping m = {0};

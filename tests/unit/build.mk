@@ -28,6 +28,10 @@ UNIT_LINK_test_cuda_device := $(LIB)/libbinpool-cuda.a
 UNIT_LINK_test_uring := $(LIB)/libbinpool-uring.a
 UNIT_LIBS_test_uring := -luring
 
+# It opens the shared library.
+$(UNIT_BIN)/test_exit: | $(LIB)/libbinpool.so
+UNIT_LIBS_test_exit := -ldl
+
 .PHONY: unit check-unit check-asan check-tsan check-valgrind check-san soak
 unit: $(UNIT_TESTS:%=$(UNIT_BIN)/%)
 
@@ -72,7 +76,7 @@ check-tsan: ## Run the tests with threads under ThreadSanitizer
 
 # Memcheck, but not on what is about threads, of which it runs one at a time, nor on what would take
 # minutes. It sees what the others cannot: bytes that are read before anybody wrote them.
-VALGRIND_TESTS := $(filter-out test_bins test_cache test_cache_odd test_cuda% test_faults test_fork \
+VALGRIND_TESTS := $(filter-out test_bins test_cache test_cache_odd test_cuda% test_exit test_faults test_fork \
 	test_opencl% test_soak test_threads,$(UNIT_TESTS))
 VALGRIND := valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite \
 	--errors-for-leak-kinds=definite --suppressions=tests/unit/valgrind.supp
