@@ -223,6 +223,18 @@ class Order(Case):
         gc.collect()
         self.assertIsNone(dead())
 
+    def test_registrars_in_cycles(self):
+        """Who knows of the memory is told before the collector takes it."""
+        for keep in (lambda pool: None, lambda pool: pool(200), lambda pool: memoryview(pool(9))):
+            log, pool = [], thp()
+            pool.add_registrar(lambda *a: log.append("attach"), lambda a: log.append("detach"))
+            pool.itself = pool, keep(pool)
+            pool(100)
+            del pool
+            self.assertEqual(log, ["attach"])
+            gc.collect()
+            self.assertEqual(log, ["attach", "detach"])
+
     def test_nothing_is_lost(self):
         """A million buffers' worth of objects leave no references behind."""
         import sys

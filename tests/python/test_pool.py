@@ -280,6 +280,7 @@ class Errors(Case):
                 self.assertRaises(ValueError, thp, **bad)
         self.assertRaises(TypeError, thp, nonsense=1)
         if not os.path.exists("/dev/binpool"):
+            self.raises(OSError, "strict", binpool.MemoryPool, "x", strict=True)
             e = self.raises(OSError, "/dev/binpool", binpool.MemoryPool, "x", "device")
             self.assertIn(e.errno, (errno.ENODEV, errno.ENOENT))
 
@@ -514,3 +515,6 @@ class Allocators(Case):
         with other.add_registrar(refuse):
             self.raises(PermissionError, "not this one", other.allocate, 100)
         self.assertEqual(other(100).size, 100)
+        with other.add_registrar(refuse, optional=True):
+            self.assertEqual(other(8 * MIB).size, 8 * MIB)
+            self.assertGreater(other.counters()["registrations_refused"], 0)

@@ -168,7 +168,7 @@ def forget_fence(f):
     _waiting.pop(f.ctx, None)
 
 
-def registrar_ops(name, callables):
+def registrar_ops(name, callables, flags):
     """A registrar over two callables: attach(ptr, nbytes, fd, node), detach(what it returned)."""
     find = callables.finder()
 
@@ -190,4 +190,4 @@ def registrar_ops(name, callables):
 
     return _library.RegistrarOps(ctypes.sizeof(_library.RegistrarOps), name.encode(), None,
                                  _library.ATTACH(attach), _library.DETACH(detach),
-                                 _library.RELEASE())
+                                 _library.RELEASE(), flags)

@@ -14,7 +14,8 @@ PROVIDERS = {"auto": 0, "device": 1, "hugetlb": 2, "thp": 3, "allocator": 4}
 CLASSES = {"tight": 0, "hysop": 1}
 POOL_VERBOSE = 1
 POOL_STRICT_NODE = 2
-POOL_REAPER, POOL_LEAKS = 4, 8
+POOL_REAPER, POOL_LEAKS, POOL_STRICT = 4, 8, 16
+REGISTRAR_OPTIONAL = 1
 BUF_ZEROED = 1 << 16
 BUF_WAIT = 1 << 17
 FENCE_EVENTFD, FENCE_CALLBACK = 1, 3
@@ -70,7 +71,8 @@ class Stats(Structure):
             ("provider", c_uint32), ("holding", c_uint32), ("page_bytes", c_uint64),
             ("runs", c_uint64)] + [(name, c_uint64) for name in (
                 "extent_extends", "extent_shrinks", "pending_blocks", "pending_bytes",
-                "fence_errors", "pressure_trims")]
+                "fence_errors", "pressure_trims", "fallbacks",
+                "registrations_refused")]
 
 
 class Share(Structure):
@@ -110,7 +112,8 @@ DETACH = CFUNCTYPE(None, c_void_p, POINTER(Extent), c_void_p)
 
 class RegistrarOps(Structure):
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("ctx", c_void_p), ("attach", ATTACH),
-                ("detach", DETACH), ("release", RELEASE)]
+                ("detach", DETACH), ("release", RELEASE), ("flags", c_uint32),
+                ("reserved", c_uint32)]
 
 
 FUNCTIONS = {

@@ -94,6 +94,9 @@ class PoolMembers:
         True: a thread of the pool's own asks fences, and gives memory back that is empty for
         extent_idle_ms (milliseconds; 0: 10 s), and all that is held when memory is short. Nothing
         written in Python is called by it: allocator, registrars and callables as fences are refused.
+    strict
+        True: what was asked for or an error, so "auto" is the device, and no small pages. Else they
+        show as fallbacks in counters() and in the report.
     classes
         "tight": powers of two fit exactly; "hysop": the original's.
     granule, cache_bytes
@@ -112,7 +115,7 @@ class PoolMembers:
     def __init__(self, name="binpool", allocator=None, max_alloc_bytes=None, mantissa_bits=4,
                  verbose=None, *, kind="host", node=-1, strict_node=False, classes="tight",
                  granule=0, cache_bytes=None, leaks=False, reaper=False,
-                 extent_idle_ms=0):
+                 extent_idle_ms=0, strict=False):
         handles = _one_of("kind", KINDS, kind)
         options = _library.Options(
             size=ctypes.sizeof(_library.Options), name=str(name).encode(),
@@ -122,7 +125,8 @@ class PoolMembers:
             flags=(_library.POOL_VERBOSE if verbose else 0)
             | (_library.POOL_STRICT_NODE if strict_node else 0)
             | (_library.POOL_LEAKS if leaks else 0)
-            | (_library.POOL_REAPER if reaper else 0),
+            | (_library.POOL_REAPER if reaper else 0)
+            | (_library.POOL_STRICT if strict else 0),
             extent_idle_ms=min(_uint64(extent_idle_ms), 0xffffffff),
             max_bytes=0 if max_alloc_bytes is None else _uint64(max_alloc_bytes),
             granule=_uint64(granule),
@@ -399,18 +403,19 @@ class PoolMembers:
 
     # ---- Registrars
 
-    def add_registrar(self, attach, detach=None, name="python"):
+    def add_registrar(self, attach, detach=None, name="python", *, optional=False):
         """Has all memory of the pool made known to somebody, now and whenever there is more.
 
         attach(ptr, nbytes, fd, node) is called for each extent before a buffer of it is handed
         out; what it raises the allocation raises. detach, with what attach returned, is called
-        before the memory goes. Neither may use the pool (OSError, EDEADLK). Returns a Registrar.
+        before the memory goes. optional: an extent that it refuses is used all the same, and counted
+        in registrations_refused. Neither may use the pool (OSError, EDEADLK). Returns a Registrar.
         """
         main_interpreter_only("a registrar")
         if self._reaper:
             raise ValueError(NO_PYTHON)
         callables, number = Callables(attach, detach), ctypes.c_uint64()
-        ops = registrar_ops(name, callables)
+        ops = registrar_ops(name, callables, _library.REGISTRAR_OPTIONAL if optional else 0)
         # For as long as the pool may call it.
         self._callbacks.append(ops)
         try:
