@@ -23,7 +23,8 @@ UNIT_LIBS_test_opencl := -lOpenCL
 UNIT_LINK_test_opencl_queue := $(LIB)/libbinpool-opencl.a
 UNIT_LIBS_test_opencl_queue := -lOpenCL
 UNIT_LINK_test_opencl_device := $(LIB)/libbinpool-opencl.a
-UNIT_LIBS_test_opencl_device := -lOpenCL
+# Whose calls it sees.
+UNIT_LIBS_test_opencl_device := -lOpenCL -Wl,--wrap=clReleaseMemObject,--wrap=clReleaseContext
 UNIT_LINK_test_cuda_device := $(LIB)/libbinpool-cuda.a
 UNIT_LINK_test_uring := $(LIB)/libbinpool-uring.a
 UNIT_LIBS_test_uring := -luring

@@ -198,12 +198,34 @@ static void bad_arguments(void **state)
 
 /* ---- The end of a process ---------------------------------------------------- */
 
+static bool late; /* OpenCL may be gone */
+
+cl_int __real_clReleaseMemObject(cl_mem mem);
+cl_int __wrap_clReleaseMemObject(cl_mem mem);
+cl_int __real_clReleaseContext(cl_context context);
+cl_int __wrap_clReleaseContext(cl_context context);
+
+cl_int __wrap_clReleaseMemObject(cl_mem mem)
+{
+	if (late)
+		printf("clReleaseMemObject is called\n");
+	return __real_clReleaseMemObject(mem);
+}
+
+cl_int __wrap_clReleaseContext(cl_context context)
+{
+	if (late)
+		printf("clReleaseContext is called\n");
+	return __real_clReleaseContext(context);
+}
+
 static struct binpool *late_pools[2];
 static struct binpool_buf late_buf = {.size = sizeof(late_buf)};
 static void *late_ptr;
 
 static void destroy_late(void)
 {
+	late = true;
 	if (late_ptr && binpool_free(late_pools[0], late_ptr))
 		_exit(2);
 	if (binpool_handle_free(late_pools[1], &late_buf) || binpool_destroy(late_pools[0]) ||
