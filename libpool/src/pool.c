@@ -182,7 +182,7 @@ static int pool_init(struct binpool *pool, const struct binpool_options *o)
 		if (err)
 			return err;
 	}
-	err = provider_choose(p, o->provider);
+	err = provider_choose(p, o->provider, o->max_bytes);
 	if (err)
 		return err;
 	pool->max_bytes = o->max_bytes ? o->max_bytes : p->max_bytes;

@@ -64,14 +64,18 @@ static int take(struct provider *p, const struct provider_ops *ops)
 	return err;
 }
 
-static int climb(struct provider *p)
+/* Best first; but what would run dry before the pool reaches its limit is left alone. */
+static int climb(struct provider *p, uint64_t need)
 {
 	int err = -ENODEV;
 
 	for (size_t i = 0; i < ARRAY_SIZE(ladder); i++) {
 		err = take(p, ladder[i]);
 		if (!err) {
-			err = try_out(p);
+			if (need && p->ops->enough)
+				err = p->ops->enough(p, need);
+			if (!err)
+				err = try_out(p);
 			if (!err) {
 				reason(p, "%s%s was taken", *p->reason ? "; " : "",
 				       binpool_provider_name(ladder[i]->id));
@@ -89,12 +93,12 @@ static int climb(struct provider *p)
 	return explain(err, "no provider gives memory here: %s", p->reason);
 }
 
-int provider_choose(struct provider *p, uint32_t wanted)
+int provider_choose(struct provider *p, uint32_t wanted, uint64_t need)
 {
 	int err;
 
 	if (wanted == BINPOOL_PROVIDER_AUTO)
-		return climb(p);
+		return climb(p, need);
 	if (wanted == BINPOOL_PROVIDER_ALLOCATOR) {
 		err = take(p, &provider_allocator);
 	} else {

@@ -12,6 +12,8 @@ struct provider_ops {
 	/* Finds out whether it works here; fills unit, max_bytes. Explains errors. */
 	int (*open)(struct provider *p);
 	void (*close)(struct provider *p);
+	/* Whether @bytes are there now, of memory that was set apart; NULL: none is. -ENOMEM. */
+	int (*enough)(const struct provider *p, uint64_t bytes);
 	/* What get would really take for @bytes; NULL: a multiple of the unit. */
 	uint64_t (*round)(const struct provider *p, uint64_t bytes);
 	/*
@@ -54,7 +56,8 @@ struct provider {
 extern const struct provider_ops provider_device, provider_hugetlb, provider_thp,
 	provider_allocator;
 
-int provider_choose(struct provider *p, uint32_t wanted);
+/* @need: what the pool may come to need, 0 if nobody said. */
+int provider_choose(struct provider *p, uint32_t wanted, uint64_t need);
 
 /* Helpers of providers: provider.c, sysinfo.c. */
 /* Reserves addresses, @bytes at a multiple of @align. NULL: none left. */

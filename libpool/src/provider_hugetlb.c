@@ -67,6 +67,24 @@ static int explain_shortage(const struct provider *p, uint64_t bytes)
 		       kib);
 }
 
+/* Also what the kernel may add (nr_overcommit_hugepages), as long as there is memory for it. */
+static int hugetlb_enough(const struct provider *p, uint64_t bytes)
+{
+	unsigned long long kib = p->unit / 1024;
+	uint64_t pages, more, added;
+
+	if (p->strict_node) {
+		pages = sys_number(0, NODE_DIR "free_hugepages", p->node, kib);
+	} else {
+		pages = sys_number(0, POOL_DIR "free_hugepages", kib);
+		pages -= u64_min(pages, sys_number(0, POOL_DIR "resv_hugepages", kib));
+		more = sys_number(0, POOL_DIR "nr_overcommit_hugepages", kib);
+		added = sys_number(0, POOL_DIR "surplus_hugepages", kib);
+		pages += more - u64_min(more, added);
+	}
+	return bytes / p->unit <= pages ? 0 : explain_shortage(p, bytes);
+}
+
 /* What an mmap of @bytes of the memfd failed for: addresses and pages are both ENOMEM. */
 static int explain_mmap(const struct provider *p, uint64_t bytes, int error)
 {
@@ -182,6 +200,7 @@ static void hugetlb_put(struct provider *p, struct extent *e)
 const struct provider_ops provider_hugetlb = {
 	.id = BINPOOL_PROVIDER_HUGETLB,
 	.open = hugetlb_open,
+	.enough = hugetlb_enough,
 	.get = hugetlb_get,
 	.put = hugetlb_put,
 	.forget = hugetlb_put,

@@ -446,6 +446,7 @@ static void ladder(void **state)
 
 static void ladder_hugetlb(void **state)
 {
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
 	struct binpool *pool;
 
 	(void)state;
@@ -457,6 +458,16 @@ static void ladder_hugetlb(void **state)
 	assert_ok(binpool_create(&pool, NULL));
 	assert_int_equal(stats_of(pool).provider, BINPOOL_PROVIDER_HUGETLB);
 	assert_ok(binpool_destroy(pool));
+	/* It would run dry: half of what the pool may have is there. */
+	for (uint64_t pages = 2; pages <= 4; pages += 2) {
+		o.max_bytes = pages * pmd_size();
+		assert_ok(binpool_create(&pool, &o));
+		assert_int_equal(stats_of(pool).provider,
+				 pages == 2 ? BINPOOL_PROVIDER_HUGETLB : BINPOOL_PROVIDER_THP);
+		if (pages > 2)
+			assert_non_null(strstr(binpool_provider_reason(pool), "2 are free"));
+		assert_ok(binpool_destroy(pool));
+	}
 	have_pages(1);
 	assert_ok(binpool_create(&pool, NULL));
 	assert_int_equal(stats_of(pool).provider, BINPOOL_PROVIDER_THP);
