@@ -100,6 +100,101 @@ static void bookkeeping_goes(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+/* Of the slabs without memory nothing is left in memory either, but for what says where. */
+static void slabs_are_trimmed(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	uint64_t looked_at = 0;
+	void *p[2000];
+
+	(void)state;
+	assert_ok(binpool_alloc_bulk(pool, 64, 2000, p));
+	assert_ok(binpool_free_bulk(pool, 2000, p));
+	assert_ok(binpool_free_held(pool));
+	for (uint32_t bin = 0; bin < binpool_bin_count(pool->mantissa_bits); bin++) {
+		struct bin *b = bins_at(pool, bin);
+
+		for (struct slab *slab = b ? b->spare : NULL; slab; slab = slab->next) {
+			size_t bytes = slab->room * sizeof(*slab->slot);
+			size_t pages = (bytes + page_size() - 1) / page_size();
+			unsigned char there[256];
+
+			assert_true(pages <= sizeof(there));
+			assert_int_equal(mincore(slab->slot, bytes, there), 0);
+			for (size_t i = 0; i < pages; i++, looked_at++)
+				assert_int_equal(there[i] & 1, 0);
+		}
+	}
+	assert_true(looked_at > 10);
+	assert_ok(binpool_destroy(pool));
+}
+
+/* What was seen in part is no huge number. */
+static void seen_in_part(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool_stats was, s;
+	uint64_t capacity;
+
+	(void)state;
+	pool_lock(pool);
+	was = pool->stats;
+	capacity = pool->active_capacity;
+	pool->stats.active_blocks = pool->stats.held_blocks = (uint64_t)-1;
+	pool->stats.active_bytes = pool->stats.held_bytes = (uint64_t)-4096;
+	pool->active_capacity = (uint64_t)-4096;
+	stats_collect(pool, &s);
+	pool->stats = was;
+	pool->active_capacity = capacity;
+	pool_unlock(pool);
+	assert_int_equal(s.active_blocks | s.held_blocks, 0);
+	assert_int_equal(s.active_bytes | s.held_bytes | s.managed_bytes, 0);
+	assert_ok(binpool_destroy(pool));
+}
+
+struct last_free {
+	struct binpool *pool;
+	void *p;
+	pthread_barrier_t ready;
+	int err;
+};
+
+/* Has a cache with room for what it frees, which is the pool's last buffer. */
+static void *free_the_last(void *arg)
+{
+	struct last_free *l = arg;
+	const struct timespec moment = {.tv_nsec = 1000000};
+	bool waiting = false;
+
+	l->p = binpool_alloc(l->pool, 100000);
+	l->err = binpool_free(l->pool, binpool_alloc(l->pool, 100000));
+	pthread_barrier_wait(&l->ready);
+	for (int i = 0; i < 1000 && !waiting; i++) {
+		nanosleep(&moment, NULL);
+		pool_lock(l->pool);
+		waiting = l->pool->cache_off;
+		pool_unlock(l->pool);
+	}
+	l->err = l->err ? l->err : binpool_free(l->pool, l->p);
+	return NULL;
+}
+
+/* Who waits for the last buffer sees it come back, though its thread has a cache. */
+static void destroy_waits_beside_caches(void **state)
+{
+	struct last_free l = {.pool = thp_pool(64 * MIB)};
+	pthread_t t;
+
+	(void)state;
+	pthread_barrier_init(&l.ready, NULL, 2);
+	pthread_create(&t, NULL, free_the_last, &l);
+	pthread_barrier_wait(&l.ready);
+	assert_ok(binpool_destroy_wait(l.pool, 5000));
+	pthread_join(t, NULL);
+	assert_int_equal(l.err, 0);
+	pthread_barrier_destroy(&l.ready);
+}
+
 struct pusher {
 	struct binpool *pool;
 	void *place;
@@ -393,12 +488,18 @@ static void membarrier_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(no_memory_for_a_magazine), cmocka_unit_test(aligned_below_a_page),
-		cmocka_unit_test(bookkeeping_goes),	    cmocka_unit_test(never_negative),
+		cmocka_unit_test(no_memory_for_a_magazine),
+		cmocka_unit_test(aligned_below_a_page),
+		cmocka_unit_test(bookkeeping_goes),
+		cmocka_unit_test(never_negative),
+		cmocka_unit_test(slabs_are_trimmed),
+		cmocka_unit_test(seen_in_part),
+		cmocka_unit_test(destroy_waits_beside_caches),
 #ifndef __SANITIZE_THREAD__
 		cmocka_unit_test(threads_that_end_late),
 #endif
-		cmocka_unit_test(fork_in_a_callback),	    cmocka_unit_test(pages_of_a_dead_pool),
+		cmocka_unit_test(fork_in_a_callback),
+		cmocka_unit_test(pages_of_a_dead_pool),
 		cmocka_unit_test(membarrier_refused),
 	};
 
