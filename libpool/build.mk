@@ -12,7 +12,7 @@ LIBPOOL_OBJ := $(BUILD)/obj/libpool
 LIBPOOL_SRC := $(wildcard libpool/src/*.c)
 LIBPOOL_PARTS := binpool binpool-cuda
 
-have_header = $(shell echo '\#include <$(1)>' | $(CC) -E -x c - >/dev/null 2>&1 && echo yes)
+have_header = $(shell $(CC) -E -include $(1) -x c /dev/null >/dev/null 2>&1 && echo yes)
 
 ifeq ($(call have_header,CL/cl.h),yes)
 LIBPOOL_PARTS += binpool-opencl
