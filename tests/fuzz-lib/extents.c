@@ -289,6 +289,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	o.granule = (uint64_t)64 << input_u8(&in) % 8;
 	o.cache_bytes = caches[input_u8(&in) % 4];
 	o.max_bytes = (uint64_t)(1 + input_u8(&in) % 48) << 21;
+	/* Fills what is free, which takes its time. */
+	if (!(input_u8(&in) % 16)) {
+		o.flags = BINPOOL_POOL_DEBUG;
+		o.max_bytes = (uint64_t)4 << 20;
+	}
 	m.provider.in_place = input_u8(&in) % 2;
 	m.pool = faulty_pool(&o, &m.provider);
 	MUST(m.pool);
