@@ -8,16 +8,28 @@
 
 #include "device.h"
 
-/* All return 0 or -errno. */
+/* All return 0 or -errno; the first a descriptor. */
+
+static inline int module_open(void)
+{
+	const char *ko = getenv("BINPOOL_KO");
+	int fd = ko ? open(ko, O_RDONLY | O_CLOEXEC) : -1;
+
+	return fd >= 0 ? fd : ko ? -errno : -ENOENT;
+}
+
+static inline int module_load_from(int fd, const char *parameters)
+{
+	return syscall(SYS_finit_module, fd, parameters, 0) ? -errno : 0;
+}
 
 static inline int module_load(const char *parameters)
 {
-	const char *ko = getenv("BINPOOL_KO");
-	int fd = ko ? open(ko, O_RDONLY | O_CLOEXEC) : -1, ret;
+	int fd = module_open(), ret;
 
 	if (fd < 0)
-		return ko ? -errno : -ENOENT;
-	ret = syscall(SYS_finit_module, fd, parameters, 0) ? -errno : 0;
+		return fd;
+	ret = module_load_from(fd, parameters);
 	close(fd);
 	return ret;
 }
