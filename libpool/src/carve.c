@@ -57,6 +57,8 @@ static struct run *run_new(struct binpool *pool)
 
 void run_delete(struct binpool *pool, struct run *run)
 {
+	/* Who still has it from a look without the lock sees that it is no buffer. */
+	run_set_state(run, RUN_FREE);
 	run->next = pool->spare;
 	pool->spare = run;
 	pool->spares++;

@@ -202,6 +202,7 @@ const char *pool_check(struct binpool *pool)
 	const struct binpool_stats *st = &pool->stats;
 	struct sums sum = {0};
 	const char *broken = NULL;
+	uint64_t spares = 0;
 
 	assert_locked(pool);
 	caches_settle(pool);
@@ -222,6 +223,9 @@ const char *pool_check(struct binpool *pool)
 	if (broken)
 		return broken;
 	CHECK(sum.free_runs == sum.indexed);
+	for (const struct run *run = pool->spare; run; run = run->next, spares++)
+		CHECK(run_state(run) == RUN_FREE);
+	CHECK(spares == pool->spares);
 	CHECK(!sum.empty);
 	CHECK(sum.active == st->active_blocks);
 	CHECK(sum.held == st->held_blocks);
