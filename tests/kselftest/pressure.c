@@ -5,6 +5,9 @@
  * the reserve and what is in use stay. Wants a machine of little memory that has a disk
  * of twice as much.
  */
+#include <sys/mount.h>
+#include <sys/resource.h>
+
 #include <linux/fs.h>
 
 /* Putting memory offline that is in use makes the kernel say so. */
@@ -236,6 +239,132 @@ TEST_F_TIMEOUT(empty, shortage_gets_what_is_young, 120)
 	ASSERT_EQ(0, number_write(PARAM("keep_ms"), 3600 * 1000));
 	real_shortage(_metadata, self, &eaten);
 	ASSERT_EQ(0, eaten.steps);
+}
+
+#define TRACEFS "/sys/kernel/tracing/"
+
+static pid_t kswapd_find(void)
+{
+	DIR *proc = opendir("/proc");
+	pid_t found = 0;
+
+	for (struct dirent *e = proc ? readdir(proc) : NULL; e && !found; e = readdir(proc)) {
+		char path[288], name[32];
+
+		snprintf(path, sizeof(path), "/proc/%s/comm", e->d_name);
+		if (text_read(path, name, sizeof(name)) > 0 && !strcmp(name, "kswapd0\n"))
+			found = atoi(e->d_name);
+	}
+	if (proc)
+		closedir(proc);
+	return found;
+}
+
+/* Leaves reclaim to those who need memory: kswapd gets what a busy process leaves of a CPU. */
+static pid_t kswapd_starve(pid_t kswapd)
+{
+	const struct sched_param none = {0};
+	cpu_set_t cpu1;
+	pid_t pid;
+
+	CPU_ZERO(&cpu1);
+	CPU_SET(1, &cpu1);
+	if (sched_setaffinity(kswapd, sizeof(cpu1), &cpu1) ||
+	    sched_setscheduler(kswapd, SCHED_IDLE, &none))
+		return -1;
+	pid = fork();
+	if (pid)
+		return pid;
+	if (sched_setaffinity(0, sizeof(cpu1), &cpu1) || setpriority(PRIO_PROCESS, 0, -20))
+		_exit(1);
+	for (;;)
+		;
+}
+
+static void kswapd_feed(pid_t kswapd, pid_t hog)
+{
+	const struct sched_param none = {0};
+	cpu_set_t all;
+
+	memset(&all, 0xff, sizeof(all));
+	sched_setscheduler(kswapd, SCHED_OTHER, &none);
+	sched_setaffinity(kswapd, sizeof(all), &all);
+	kill(hog, SIGKILL);
+	child_status(hog);
+}
+
+/*
+ * How often a process that reclaimed got frames of ours; -1 if it was told of less than
+ * they have.
+ */
+static int reclaims_told(__u64 frame_pages, __u64 frame)
+{
+	FILE *trace = fopen(TRACEFS "trace", "re");
+	unsigned long long freed = 0, told;
+	char line[512];
+	int times = 0;
+
+	while (trace && times >= 0 && fgets(line, sizeof(line), trace)) {
+		const char *bytes = strstr(line, " free: node=") ? strstr(line, "bytes=") : NULL;
+		const char *end = strstr(line, "mm_vmscan_direct_reclaim_end: nr_reclaimed=");
+
+		if (bytes)
+			freed += strtoull(bytes + strlen("bytes="), NULL, 10) / frame;
+		if (!end)
+			continue;
+		told = strtoull(strchr(end, '=') + 1, NULL, 10);
+		if (freed && told < freed * frame_pages) {
+			fprintf(stderr, "# %llu frames went, reclaim knows of %llu pages\n", freed,
+				told);
+			times = -1;
+		} else if (freed) {
+			times++;
+		}
+		freed = 0;
+	}
+	if (trace)
+		fclose(trace);
+	return times;
+}
+
+/* Reclaim knows what it got from us: it does not go on for what it has already. */
+TEST_F_TIMEOUT(empty, reclaim_is_told, 120)
+{
+	static const char *const events[] = {
+		TRACEFS "events/binpool/free/enable",
+		TRACEFS "events/vmscan/mm_vmscan_direct_reclaim_end/enable",
+	};
+	__u64 warm = whole(meminfo_bytes("MemTotal") / 4, self->frame);
+	pid_t kswapd = kswapd_find(), hog;
+	struct eaten eaten;
+	int status, times;
+	char pid[16];
+
+	if (mount("tracefs", TRACEFS, "tracefs", 0, NULL) && errno != EBUSY)
+		SKIP(return, "the kernel has no tracefs");
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		SKIP(return, "one CPU only");
+	ASSERT_LT(0, kswapd);
+	ASSERT_EQ(0, number_write(PARAM("keep_ms"), 0));
+	ASSERT_TRUE(hold_warm(self->dev, warm, 100));
+	snprintf(pid, sizeof(pid), "%d", getpid());
+	ASSERT_EQ(0, text_write(TRACEFS "options/event-fork", "1"));
+	ASSERT_EQ(0, text_write(TRACEFS "set_event_pid", pid));
+	ASSERT_EQ(0, text_write(TRACEFS "tracing_on", "1"));
+	for (size_t i = 0; i < ARRAY_SIZE(events); i++)
+		EXPECT_EQ(0, text_write(events[i], "1"));
+
+	hog = kswapd_starve(kswapd);
+	status = feed(&eaten, warm / 2, 0);
+	kswapd_feed(kswapd, hog);
+	for (size_t i = 0; i < ARRAY_SIZE(events); i++)
+		EXPECT_EQ(0, text_write(events[i], "0"));
+	close(open(TRACEFS "set_event_pid", O_WRONLY | O_TRUNC | O_CLOEXEC));
+	text_write(TRACEFS "options/event-fork", "0");
+	times = reclaims_told(self->frame / page_bytes(), self->frame);
+	ASSERT_LT(0, hog);
+	ASSERT_EQ(0, status);
+	ASSERT_LT(0, times);
 }
 
 /* Dirty memory goes before clean memory. */

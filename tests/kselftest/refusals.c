@@ -86,6 +86,7 @@ TEST_F(pool, knobs)
 		{"node0/reserve_bytes", "x", "x", RESERVE, 0},
 		{"holding", "2", "2", FLAG, 0},
 		{"holding", "yes", "yes", FLAG, 0},
+		{"holding", "0x1", "0x1", FLAG, 0},
 		{"free_held", "0", "0", YES, 0},
 		{"free_held", "300", "300", YES, 0},
 		{"phys_release", "0", "0", YES, 0},
@@ -93,6 +94,8 @@ TEST_F(pool, knobs)
 	};
 	int log = log_open();
 
+	/* Others may have been refused a lot just now. */
+	sleep_ms(INTERVAL_MS + 500);
 	snprintf(machine, sizeof(machine), "%llu", memory + 1);
 	for (size_t i = 0; i < ARRAY_SIZE(writes); i++) {
 		const char *format = NULL;

@@ -19,6 +19,7 @@ TEST_F(pool, refused_values)
 		{"holding", "x"},
 		{"holding", "-1"},
 		{"holding", "2"},
+		{"holding", "0x1"},
 		{"holding", "maybe"},
 		{"holding", "\n"},
 		{"free_held", "0"},
@@ -34,6 +35,7 @@ TEST_F(pool, refused_values)
 		{"max_bytes", "0"},
 		{"max_bytes", "1e9"},
 		{"max_bytes", "\n"},
+		{"max_bytes", "18446744073709551615"},
 		{"max_bytes", "184467440737095516160"},
 	};
 
