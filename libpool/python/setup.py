@@ -58,7 +58,7 @@ setup(
     options=OPTIONS,
     ext_modules=[Extension(
         "binpool._native",
-        sources=["src/module.c", "src/pool.c", "src/buffer.c"],
+        sources=["src/module.c", "src/pool.c", "src/buffer.c", "src/orphan.c"],
         depends=["src/native.h"],
         include_dirs=[os.path.join("..", "include")] if IN_TREE else [],
         define_macros=[("Py_LIMITED_API", "0x030B0000")] if STABLE else [],

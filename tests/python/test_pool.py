@@ -451,6 +451,35 @@ class Allocators(Case):
         self.raises(MemoryError, "bound", pool.allocate, 8192)
         self.assertEqual((pool.held_blocks, counter.frees, buf.size), (0, 3, 6144))
 
+    def test_what_ends_leaves_the_last_error(self):
+        """It may end between an error and the exception that tells it."""
+        import gc
+        from binpool._library import lib
+
+        stash, seen = [], []
+
+        def allocate(nbytes):
+            lib.set_last_error(b"mine")
+            stash.clear()
+            seen.append(lib.last_error())
+            return bytearray(nbytes)
+
+        pool = binpool.MemoryPool("x", allocate)
+        stash.append(pool(100))
+        del seen[:]
+        # Its own buffer, which cannot be freed there.
+        pool(5000)
+        # A pool that cannot be destroyed yet, and one with its buffer in a circle.
+        stash.append(thp())
+        stash[0].free_after(stash[0](100), lambda: False)
+        pool(6000)
+        circle = [thp()]
+        circle += circle, memoryview(circle[0](100))
+        lib.set_last_error(b"mine")
+        del circle
+        gc.collect()
+        self.assertEqual((seen, lib.last_error()), ([b"mine"] * 2, b"mine"))
+
     def test_callback_uses_its_own_pool(self):
         stash, errors = [], []
 

@@ -238,7 +238,8 @@ _orphans = {}
 
 class MemoryPool:
     __slots__ = ("_pool", "_calls", "_closing", "_handles", "_ended", "_late", "_hidden", "_free",
-                 "_destroy", "_let_go", "_again", "__dict__", "__weakref__")
+                 "_destroy", "_let_go", "_sentence", "_set_sentence", "_again", "__dict__",
+                 "__weakref__")
 
     def __new__(cls, *args, **named):
         self = super().__new__(cls)
@@ -251,6 +252,7 @@ class MemoryPool:
         # For when this module is gone.
         self._free = lib.handle_free if handles else lib.free
         self._destroy, self._let_go = lib.destroy_wait, _let_go
+        self._sentence, self._set_sentence = lib.last_error, lib.set_last_error
         # Until it is destroyed, whatever the garbage collector thinks.
         _keep(callbacks)
         self._hidden = callbacks
@@ -272,6 +274,8 @@ class MemoryPool:
         self._calls -= 1
 
     def _give(self, name):
+        # This may be anywhere, as between an error and the exception that tells it.
+        before = self._sentence()
         if self._free(self._pool, name) in self._again:
             # In a callback of this pool, which it is not to be used by.
             self._late.append(name)
@@ -279,6 +283,7 @@ class MemoryPool:
             self._free_late()
         if self._ended:
             self._end()
+        self._set_sentence(before)
 
     def _free_late(self):
         while self._late:
@@ -382,8 +387,10 @@ class MemoryPool:
 
     def __del__(self):
         if self._pool:
+            before = self._sentence()
             self._before_collection()
             self._free_late()
             # Or with the last of its buffers, if they go together.
             self._ended = True
             self._end()
+            self._set_sentence(before)

@@ -21,6 +21,8 @@ static PyObject *py_load(PyObject *module, PyObject *args)
 		{"binpool_free_cached", (void **)&lib.free_cached},
 		{"binpool_handle_free", (void **)&lib.handle_free},
 		{"binpool_destroy_wait", (void **)&lib.destroy_wait},
+		{"binpool_last_error", (void **)&lib.last_error},
+		{"binpool_set_last_error", (void **)&lib.set_last_error},
 	};
 	const char *path;
 	void *handle;

@@ -45,6 +45,8 @@ struct library {
 	__typeof__(&binpool_free_cached) free_cached;
 	__typeof__(&binpool_handle_free) handle_free;
 	__typeof__(&binpool_destroy_wait) destroy_wait;
+	__typeof__(&binpool_last_error) last_error;
+	__typeof__(&binpool_set_last_error) set_last_error;
 };
 
 extern struct library lib;
@@ -89,6 +91,10 @@ extern PyType_Spec pool_spec;
 void *fail(struct pool *self, int err);
 int give(struct pool *self, char *ptr, bool named);
 bool to_size(PyObject *number, size_t *out);
+
+/* orphan.c */
+void orphan_add(struct pool *self);
+void orphans_end(void);
 
 /* buffer.c */
 extern PyType_Spec buffer_spec;

@@ -76,16 +76,39 @@ static void free_late(struct pool *self)
 	}
 }
 
+/*
+ * What ends by itself may end anywhere, as between an error and the exception that tells
+ * it: it leaves the thread's last error as it was.
+ */
+struct sentence {
+	char text[1024];
+};
+
+static void sentence_keep(struct sentence *s)
+{
+	snprintf(s->text, sizeof(s->text), "%s", lib.path ? lib.last_error() : "");
+}
+
+static void sentence_restore(const struct sentence *s)
+{
+	if (lib.path && strcmp(s->text, lib.last_error()))
+		lib.set_last_error(s->text);
+}
+
 int give(struct pool *self, char *ptr, bool named)
 {
+	struct sentence before;
 	int err = self->handles ? -EAGAIN : lib.free_cached(self->pool, ptr);
 
 	if (err == -EAGAIN) {
+		sentence_keep(&before);
 		err = free_slowly(self, ptr, named);
 		if (err == -EDEADLK)
-			return free_later(self, ptr, named);
-		if (self->late)
+			err = free_later(self, ptr, named);
+		else if (self->late)
 			free_late(self);
+		if (!err)
+			sentence_restore(&before);
 	}
 	return err;
 }
@@ -330,56 +353,6 @@ static PyObject *pool_new(PyTypeObject *type, PyObject *args, PyObject *names)
 	return (PyObject *)self;
 }
 
-/*
- * Pools whose objects are gone before their last fence, with what their callbacks need:
- * they are destroyed when another pool begins or ends, if they can be by then.
- */
-static struct orphan {
-	struct orphan *next;
-	struct binpool *pool;
-	PyObject *keep, *dict;
-	PyInterpreterState *of;
-} * orphans;
-
-static void orphan_add(struct pool *self)
-{
-	struct orphan *o = malloc(sizeof(*o));
-
-	Py_XINCREF(self->keep);
-	Py_XINCREF(self->dict);
-	if (!o)
-		return;
-	*o = (struct orphan){orphans, self->pool, self->keep, self->dict, PyInterpreterState_Get()};
-	orphans = o;
-}
-
-static void orphans_end(void)
-{
-	struct orphan *o = orphans, *next;
-	PyThreadState *thread;
-	int err;
-
-	/* Others find none meanwhile. */
-	orphans = NULL;
-	for (; o; o = next) {
-		next = o->next;
-		err = -EBUSY;
-		if (o->of == PyInterpreterState_Get()) {
-			thread = PyEval_SaveThread();
-			err = lib.destroy_wait(o->pool, 0);
-			PyEval_RestoreThread(thread);
-		}
-		if (err) {
-			o->next = orphans;
-			orphans = o;
-		} else {
-			Py_XDECREF(o->keep);
-			Py_XDECREF(o->dict);
-			free(o);
-		}
-	}
-}
-
 static PyObject *py_pool_adopt(PyObject *self, PyObject *args)
 {
 	struct pool *pool = (struct pool *)self;
@@ -493,7 +466,9 @@ static int pool_clear(PyObject *self)
 static void pool_finalize(PyObject *self)
 {
 	PyObject *type, *value, *traceback, *done;
+	struct sentence before;
 
+	sentence_keep(&before);
 	PyErr_Fetch(&type, &value, &traceback);
 	if (usable((struct pool *)self)) {
 		done = PyObject_CallMethod(self, "_before_collection", NULL);
@@ -504,6 +479,7 @@ static void pool_finalize(PyObject *self)
 		PyErr_Clear();
 	}
 	PyErr_Restore(type, value, traceback);
+	sentence_restore(&before);
 }
 
 static void pool_dealloc(PyObject *self)
@@ -512,8 +488,10 @@ static void pool_dealloc(PyObject *self)
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc free_self = (freefunc)PyType_GetSlot(type, Py_tp_free);
 	PyObject *etype, *value, *traceback;
+	struct sentence before;
 
 	PyObject_GC_UnTrack(self);
+	sentence_keep(&before);
 	PyErr_Fetch(&etype, &value, &traceback);
 	if (pool->weakrefs)
 		PyObject_ClearWeakRefs(self);
@@ -526,6 +504,7 @@ static void pool_dealloc(PyObject *self)
 	Py_CLEAR(pool->fail);
 	Py_XDECREF((PyObject *)pool->buffer_type);
 	PyErr_Restore(etype, value, traceback);
+	sentence_restore(&before);
 	free_self(self);
 	Py_DECREF(type);
 }
