@@ -280,6 +280,34 @@ TEST_F(holders, limbo_is_shown)
 	ASSERT_EQ(0, holders_count(getpid(), 0, NULL));
 }
 
+/*
+ * The block at which a reader stopped, since no more fitted into the buffer, may be closed
+ * before he goes on: he keeps it, but it is nobody's and has no line.
+ */
+TEST_F(holders, closed_where_a_reader_stopped)
+{
+	ssize_t got, rest;
+	char text[65536];
+	int fds[100], file;
+
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i++) {
+		fds[i] = block_alloc(self->dev, 1);
+		ASSERT_LE(0, fds[i]);
+	}
+	file = open(HOLDERS, O_RDONLY | O_CLOEXEC);
+	/* As many lines as fit into a page; then the next is there, but did not. */
+	got = read(file, text, page_bytes());
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+		close(fds[i]);
+	rest = read(file, text, sizeof(text));
+	close(file);
+	ASSERT_LT((ssize_t)(page_bytes() / 2), got);
+	ASSERT_EQ(0, rest)
+	{
+		TH_LOG("%.*s", (int)rest, text);
+	}
+}
+
 /* Of several, those that are left. */
 TEST_F(holders, limbo_goes_down)
 {
