@@ -413,7 +413,10 @@ TEST_F(import, brackets_sync)
 	ASSERT_EQ(0, sync_access(buf, end | DMA_BUF_SYNC_READ));
 	ASSERT_EQ(0, sync_access(buf, start | DMA_BUF_SYNC_READ));
 	ASSERT_TRUE(filled(p, len, 4, 0));
+	/* What it wrote last is there when it lets go, without brackets. */
+	ASSERT_TRUE(device_fill(s, IMPORTER_BY_DMA, 0, len, 8));
 	ASSERT_EQ(0, device_unmap(s, 0));
+	ASSERT_TRUE(filled(p, len, 8, 0));
 
 	/* One way each, at once; each is synced for what it was mapped for. */
 	fill(p, len, 5, 0);
