@@ -9,8 +9,10 @@
  */
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cache.h"
@@ -126,27 +128,24 @@ static uint64_t ask(struct binpool *pool, struct pending *p)
 	return errors;
 }
 
-uint64_t fences_poll(struct binpool *pool, uint64_t most)
+/* Asks the fences of up to @most buffers; how many were freed. Locked; lets the lock go. */
+static uint64_t ask_some(struct binpool *pool, uint64_t most)
 {
 	uint64_t freed = 0, errors;
 	struct pending *p;
 	struct note *note;
-	bool settle;
 
-	/* Seen late at worst: most pools have none, and their misses need no second lock. */
-	if (!__atomic_load_n(&pool->fences.count, __ATOMIC_RELAXED))
-		return 0;
-	pool_lock(pool);
-	pool->leaving++;
 	for (most = u64_min(most, pool->fences.count); most; most--) {
 		p = list_turn(&pool->fences);
 		if (!p)
 			break;
 		p->asking = true;
+		pool->fences.asking++;
 		pool_unlock(pool);
 		errors = ask(pool, p);
 		pool_lock(pool);
 		p->asking = false;
+		pool->fences.asking--;
 		pool->stats.fence_errors += errors;
 		if (p->n)
 			continue;
@@ -163,6 +162,40 @@ uint64_t fences_poll(struct binpool *pool, uint64_t most)
 			buffer_return(pool, p->run);
 		free(p);
 		freed++;
+	}
+	return freed;
+}
+
+/* Until no other thread is asking, or for long enough. Locked; lets the lock go. */
+static void wait_for_askers(struct binpool *pool)
+{
+	const struct timespec moment = {.tv_nsec = 50000};
+
+	for (int i = 0; pool->fences.asking && i < 1000; i++) {
+		pool_unlock(pool);
+		if (i < 100)
+			sched_yield();
+		else
+			nanosleep(&moment, NULL);
+		pool_lock(pool);
+	}
+}
+
+uint64_t fences_poll(struct binpool *pool, uint64_t most)
+{
+	uint64_t freed;
+	bool settle;
+
+	/* Seen late at worst: most pools have none, and their misses need no second lock. */
+	if (!__atomic_load_n(&pool->fences.count, __ATOMIC_RELAXED))
+		return 0;
+	pool_lock(pool);
+	pool->leaving++;
+	freed = ask_some(pool, most);
+	/* What another thread was asking may be over since it asked. */
+	if (most == UINT64_MAX && pool->fences.asking) {
+		wait_for_askers(pool);
+		freed += ask_some(pool, most);
 	}
 	settle = pool->give_back;
 	pool_unlock(pool);

@@ -17,7 +17,8 @@ struct pending;
 struct fences {
 	struct pending *first, *last;
 	uint64_t count;
-	uint64_t bytes; /* capacity */
+	uint64_t bytes;	 /* capacity */
+	uint64_t asking; /* threads that ask one of them just now */
 };
 
 /* So many buffers' fences are asked in one call, if nothing hangs on it. */
