@@ -140,7 +140,7 @@ static void device_memory(void **state)
 	holds(&b, 2);
 	handle = a.handle;
 	assert_ok(binpool_handle_free(pool, &a));
-	assert_ok(binpool_handle_alloc(pool, 4900000, &a));
+	assert_ok(binpool_handle_alloc(pool, 4990000, &a));
 	assert_int_equal(a.handle, handle);
 	assert_int_equal(stats_of(pool).reuses, 1);
 

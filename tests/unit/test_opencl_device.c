@@ -160,16 +160,25 @@ static void too_large(void **state)
 	struct binpool_buf buf = {.size = sizeof(buf)};
 	struct binpool *pool;
 	struct side s = {0};
-	cl_ulong most = 0;
+	cl_ulong most = 0, all = 0;
+	int err;
 
 	(void)state;
 	side_open(&s);
 	assert_int_equal(
 		clGetDeviceInfo(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(most), &most, NULL),
 		CL_SUCCESS);
+	assert_int_equal(
+		clGetDeviceInfo(device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(all), &all, NULL),
+		CL_SUCCESS);
 	assert_ok(make_pool(s.context, 0, &pool));
-	assert_int_equal(binpool_handle_alloc(pool, 2 * most, &buf), -EFBIG);
-	assert_error_names("CL_INVALID_BUFFER_SIZE");
+	/* Some runtimes give more than they say, and none gives more than there is. */
+	err = binpool_handle_alloc(pool, 2 * (most > all ? most : all), &buf);
+	if (err == -ENOMEM)
+		assert_error_names("CL_MEM_OBJECT_ALLOCATION_FAILURE");
+	else
+		assert_error_names("CL_INVALID_BUFFER_SIZE");
+	assert_true(err == -ENOMEM || err == -EFBIG);
 	assert_int_equal(stats_of(pool).reserved_bytes, 0);
 	assert_ok(binpool_destroy(pool));
 	side_close(&s);

@@ -16,6 +16,7 @@ struct device {
 	cl_context context;
 	cl_command_queue queue; /* ours, so that nobody's work is waited for */
 	cl_mem_flags flags;
+	uint64_t part_align; /* of a part's offset */
 };
 
 static uint64_t to_handle(cl_mem mem)
@@ -85,10 +86,14 @@ static void device_free(void *ctx, uint64_t handle, uint64_t bytes)
 static int device_sub(void *ctx, uint64_t handle, uint64_t offset, uint64_t bytes, uint64_t *part)
 {
 	cl_buffer_region region = {.origin = (size_t)offset, .size = (size_t)bytes};
+	const struct device *d = ctx;
 	cl_int err;
 	cl_mem mem;
 
-	(void)ctx;
+	/* Not every runtime looks. */
+	if (offset % d->part_align)
+		return cl_explain("clCreateSubBuffer", (size_t)bytes,
+				  CL_MISALIGNED_SUB_BUFFER_OFFSET);
 	/* 0: as the buffer itself. */
 	mem = clCreateSubBuffer(to_mem(handle), 0, CL_BUFFER_CREATE_TYPE_REGION, &region, &err);
 	if (!mem)
@@ -124,6 +129,7 @@ EXPORT int binpool_cl_device_allocator(cl_context context, cl_device_id device, 
 		.sub_free = device_sub_free,
 		.release = device_release,
 	};
+	cl_uint align_bits = 0;
 	struct device *d;
 	cl_int err;
 
@@ -146,6 +152,9 @@ EXPORT int binpool_cl_device_allocator(cl_context context, cl_device_id device, 
 		free(d);
 		return cl_explain("clCreateCommandQueue", 0, err);
 	}
+	clGetDeviceInfo(device, CL_DEVICE_MEM_BASE_ADDR_ALIGN, sizeof(align_bits), &align_bits,
+			NULL);
+	d->part_align = align_bits >= 8 ? align_bits / 8 : 1;
 	cl_watch_exit();
 	clRetainContext(context);
 	d->context = context;
