@@ -509,6 +509,7 @@ static inline char *buf_key(const struct binpool *pool, const struct binpool_buf
 
 /* trim.c: a cheap clock, which goes on with the system's ticks. */
 uint64_t coarse_ns(void);
+void trim_idle(struct binpool *pool, uint64_t age_ms);
 
 /* leak.c; no lock is held. */
 void leaks_tell(struct binpool *pool, void *unused);

@@ -59,42 +59,21 @@ bool reaper_takes(struct binpool *pool)
 	return true;
 }
 
-/* What empty extents hold beyond the largest. Locked. */
-static uint64_t idle_bytes(const struct binpool *pool)
-{
-	uint64_t all = 0, most = 0;
-
-	assert_locked(pool);
-	for (const struct extent *e = pool->empty; e; e = e->empty_next) {
-		all += e->bytes;
-		most = u64_max(most, e->bytes);
-	}
-	return all - most;
-}
-
 static uint64_t idle_every_ms(const struct binpool *pool)
 {
 	return pool->extent_idle_ms / 2 + 1;
 }
 
-/*
- * One empty extent is for the next requests; others go when they are as old as that.
- * *last: when it looked, since that is work for all threads.
- */
+/* *last: when it looked, since that is work for all threads. */
 static void give_idle_back(struct binpool *pool, uint64_t *last)
 {
 	const uint64_t ns_per_ms = 1000000;
-	uint64_t idle, reserved, now = now_ns();
+	uint64_t now = now_ns();
 
 	if (now - *last < idle_every_ms(pool) * ns_per_ms)
 		return;
 	*last = now;
-	pool_lock(pool);
-	idle = idle_bytes(pool);
-	reserved = pool->stats.reserved_bytes;
-	pool_unlock(pool);
-	if (idle)
-		binpool_trim(pool, reserved - idle, pool->extent_idle_ms);
+	trim_idle(pool, pool->extent_idle_ms);
 }
 
 /* How long to sleep, in ms. */

@@ -165,19 +165,33 @@ static int empty_extents(struct binpool *pool, uint64_t bytes, uint64_t before)
 	return 0;
 }
 
-EXPORT int64_t binpool_trim(struct binpool *pool, uint64_t bytes, uint64_t age_ms)
+/* What empty extents hold beyond the largest. Locked. */
+static uint64_t idle_bytes(const struct binpool *pool)
+{
+	uint64_t all = 0, most = 0;
+
+	assert_locked(pool);
+	for (const struct extent *e = pool->empty; e; e = e->empty_next) {
+		all += e->bytes;
+		most = u64_max(most, e->bytes);
+	}
+	return all - most;
+}
+
+/* As binpool_trim(); with @idle to what is reserved without idle_bytes(), instead. */
+static int64_t trim(struct binpool *pool, uint64_t bytes, uint64_t age_ms, bool idle)
 {
 	const uint64_t ns_per_ms = 1000000;
 	uint64_t now, age, before, freed;
-	int err = pool_enter(pool);
+	int err;
 
-	if (err)
-		return err;
 	if (__builtin_mul_overflow(age_ms, ns_per_ms, &age))
 		age = UINT64_MAX;
-	fences_poll(pool, UINT64_MAX);
 	turn_take(pool);
 	pool_lock(pool);
+	/* In turn: what comes or goes after it was counted would be somebody else's. */
+	if (idle)
+		bytes = pool->stats.reserved_bytes - idle_bytes(pool);
 	now = coarse_ns();
 	before = age ? now - u64_min(age, now) : UINT64_MAX;
 	caches_take(pool, before, now);
@@ -195,4 +209,26 @@ EXPORT int64_t binpool_trim(struct binpool *pool, uint64_t bytes, uint64_t age_m
 		   (unsigned long long)bytes, (unsigned long long)age_ms,
 		   (unsigned long long)freed);
 	return (int64_t)freed;
+}
+
+EXPORT int64_t binpool_trim(struct binpool *pool, uint64_t bytes, uint64_t age_ms)
+{
+	int err = pool_enter(pool);
+
+	if (err)
+		return err;
+	fences_poll(pool, UINT64_MAX);
+	return trim(pool, bytes, age_ms, false);
+}
+
+/* Empty extents as old as that go, but one, which is for the next requests. */
+void trim_idle(struct binpool *pool, uint64_t age_ms)
+{
+	bool some;
+
+	pool_lock(pool);
+	some = idle_bytes(pool);
+	pool_unlock(pool);
+	if (some)
+		trim(pool, 0, age_ms, true);
 }
