@@ -63,16 +63,20 @@ void block_fs_put(void)
 	simple_release_fs(&block_mnt, &block_mnt_count);
 }
 
-/* What was taken for a block is in it from here on. */
+/*
+ * What was taken for a block is in it from here on. Neither what is managed nor what is
+ * spare changes by that, so no node_unlock().
+ */
 static void activate(struct frame *run)
 {
 	struct node_pool *node = node_of_frame(run);
 
 	spin_lock(&node->lock);
-	run_uncount(node, run);
-	run_set(run, run->other, run->nr, FRAME_ACTIVE, run->clean);
+	node->stats.taken -= run->nr;
 	node->stats.active += run->nr;
-	node_unlock(node);
+	run->state = FRAME_ACTIVE;
+	run->other->state = FRAME_ACTIVE;
+	spin_unlock(&node->lock);
 }
 
 /*
