@@ -182,18 +182,35 @@ EXPORT int binpool_buffer_get(struct binpool *pool, const struct binpool_buf *bu
 	return err;
 }
 
-/* Takes one reference away. True: it was the last, and the buffer is to be freed. Locked. */
-static bool drop(struct binpool *pool, struct run *run)
+/*
+ * Takes one reference away. 0: it was the last, and the buffer is to be freed; 1: others
+ * keep it; -EINVAL, explained: all that are left are parts'. Locked.
+ */
+static int drop(struct binpool *pool, struct run *run)
 {
 	struct note *note = note_find(pool, run);
 
 	if (!note)
-		return true;
-	if (note->refs)
+		return 0;
+	if (note->refs > note->parts)
 		note->refs--;
-	else
+	else if (!note->freed)
 		note->freed = true;
-	return note_tidy(pool, note);
+	else
+		return explain(-EINVAL,
+			       "pool %s: put of %p, which is free already: %llu parts keep it",
+			       pool->name, (void *)run->ptr, (unsigned long long)note->parts);
+	return note_tidy(pool, note) ? 0 : 1;
+}
+
+/* The same of a part's reference, which is there. */
+static int drop_part(struct binpool *pool, struct run *run)
+{
+	struct note *note = note_find(pool, run);
+
+	note->parts--;
+	note->refs--;
+	return note_tidy(pool, note) ? 0 : 1;
 }
 
 /* The end of a part, which no list has any more. The lock is let go meanwhile. */
@@ -242,11 +259,17 @@ EXPORT int binpool_buffer_put(struct binpool *pool, const struct binpool_buf *bu
 	c = cache_get(pool);
 	pool_lock(pool);
 	run = resolve(pool, &b, &sub);
-	if (run && (!sub || part_drop(pool, run, sub)) && drop(pool, run))
+	if (!run)
+		err = -EINVAL;
+	else if (!sub)
+		err = drop(pool, run);
+	else
+		err = part_drop(pool, run, sub) ? drop_part(pool, run) : 1;
+	if (!err)
 		release_run(pool, c, run);
 	else
 		pool_unlock(pool);
-	return run ? 0 : -EINVAL;
+	return err < 0 ? err : 0;
 }
 
 /*
@@ -359,10 +382,11 @@ EXPORT int binpool_buffer_sub(struct binpool *pool, const struct binpool_buf *pa
 				     pool->name);
 	}
 	note->refs++;
+	note->parts++;
 	sub = part_new(pool, run, inside + offset, bytes, &err);
 	if (!sub) {
 		/* Meanwhile the others' may have gone. */
-		if (drop(pool, run))
+		if (!drop_part(pool, run))
 			release_run(pool, c, run);
 		else
 			pool_unlock(pool);

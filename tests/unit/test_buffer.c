@@ -158,6 +158,30 @@ static void parts(void **state)
 	}
 }
 
+/* What keeps a buffer for a part is that part's to give up. */
+static void parts_keep(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct binpool *pool = pool_number(i);
+		struct binpool_buf buf = of(binpool_alloc(pool, 1000)), part = of(NULL);
+
+		assert_ok(binpool_buffer_get(pool, &buf));
+		assert_ok(binpool_buffer_sub(pool, &buf, 10, 20, &part));
+		assert_ok(binpool_buffer_put(pool, &buf));
+		assert_ok(binpool_buffer_put(pool, &buf));
+		assert_int_equal(binpool_buffer_put(pool, &buf), -EINVAL);
+		assert_error_names("parts");
+		assert_int_equal(binpool_free(pool, buf.ptr), -EINVAL);
+		assert_int_equal(stats_of(pool).active_blocks, 1);
+		check_pool(pool);
+		assert_ok(binpool_buffer_put(pool, &part));
+		assert_int_equal(stats_of(pool).active_blocks, 0);
+		check_pool(pool);
+		assert_ok(binpool_destroy(pool));
+	}
+}
+
 static void bad_arguments(void **state)
 {
 	struct binpool *pool = real_pool(32 * MIB), *other = real_pool(32 * MIB);
@@ -436,6 +460,7 @@ int main(void)
 		cmocka_unit_test(in_a_child), cmocka_unit_test(many_threads),
 		cmocka_unit_test(leaks),      cmocka_unit_test(long_tag),
 		cmocka_unit_test(many_leaks), cmocka_unit_test(told_when_asked),
+		cmocka_unit_test(parts_keep),
 	};
 
 	return cmocka_run_group_tests_name("buffer", tests, NULL, NULL);
