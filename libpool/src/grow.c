@@ -89,6 +89,9 @@ static uint64_t growth(const struct binpool *pool, const struct request *req, ui
 	want = provider_round(pool, want);
 	if (!want || want > left)
 		want = u64_max(left & ~(quantum(pool) - 1), *least);
+	/* A granule may be more than what was cut, or there are addresses for. */
+	if (*extend)
+		want = u64_min(want, most);
 	return want;
 }
 

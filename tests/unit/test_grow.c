@@ -203,6 +203,50 @@ static void no_room(void **state)
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
 }
+
+/*
+ * Where no more addresses could be reserved than an extent has, one cut shorter than the
+ * granule grows by what it had, not into what is next to it.
+ */
+static int cut_below_granule(void)
+{
+	struct rlimit limit = {.rlim_cur = 400 * MIB, .rlim_max = RLIM_INFINITY};
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool *pool;
+	void *p[2];
+
+	o.provider = BINPOOL_PROVIDER_THP;
+	o.granule = 32 * MIB;
+	o.max_bytes = 512 * MIB;
+	if (setrlimit(RLIMIT_AS, &limit) || binpool_create(&pool, &o))
+		return 1;
+	if (binpool_reserve(pool, 64 * MIB))
+		return 2;
+	p[0] = binpool_alloc(pool, 1);
+	if (!p[0] || binpool_trim(pool, 62 * MIB, 0) != (int64_t)(2 * MIB))
+		return 3;
+	/* As much as there is in place. */
+	p[1] = binpool_alloc(pool, 1);
+	if (!p[1] || stats_of(pool).reserved_bytes != 64 * MIB || stats_of(pool).extents != 1)
+		return 4;
+	memset(p[1], 1, 32 * MIB);
+	check_pool(pool);
+	if (binpool_free_bulk(pool, 2, p) || binpool_destroy(pool))
+		return 5;
+	return 0;
+}
+
+static void no_further_than_room(void **state)
+{
+	pid_t pid = fork();
+	int status;
+
+	(void)state;
+	if (!pid)
+		_exit(cut_below_granule());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
 #endif
 
 static void *take_and_give(void *arg)
@@ -254,6 +298,7 @@ int main(void)
 		cmocka_unit_test(registrations),
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 		cmocka_unit_test(no_room),
+		cmocka_unit_test(no_further_than_room),
 #endif
 		cmocka_unit_test(threads),
 	};
