@@ -24,8 +24,11 @@ void callback_leave(struct callback *c)
 {
 	thread_callbacks = c->outer;
 	/* A child that returns from a callback in which the parent forked has none. */
-	if (c->cache && !c->pool->dead)
+	if (c->cache && !c->pool->dead) {
+		/* The table may have moved, as more pools were used. */
+		c->cache->thread = thread_caches;
 		thread_caches->cache[c->pool->number] = c->cache;
+	}
 }
 
 int callback_errno(int err)

@@ -366,6 +366,48 @@ static void fork_in_a_callback(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+#define POOLS 40
+
+static struct binpool *many[POOLS];
+
+static int attach_uses_many(void *ctx, const struct binpool_extent *e, void **cookie)
+{
+	(void)ctx;
+	(void)e;
+	*cookie = NULL;
+	for (int i = 0; i < POOLS; i++)
+		if (binpool_free(many[i], binpool_alloc(many[i], 100)))
+			return -EIO;
+	return 0;
+}
+
+/* A callback uses so many pools that its thread's table of caches moves. */
+static void table_moves_in_a_callback(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool_registrar_ops ops = {
+		.size = sizeof(ops),
+		.attach = attach_uses_many,
+		.detach = detach_nothing,
+	};
+	uint64_t id;
+
+	(void)state;
+	for (int i = 0; i < POOLS; i++)
+		many[i] = thp_pool(4 * MIB);
+	assert_ok(binpool_free(pool, binpool_alloc(pool, 100)));
+	assert_ok(binpool_add_registrar(pool, &ops, &id));
+	assert_ok(binpool_destroy(pool));
+	/* In its place, with no cache of this thread's yet. */
+	pool = thp_pool(64 * MIB);
+	assert_null(cache_of(pool));
+	assert_ok(binpool_free(pool, binpool_alloc(pool, 100)));
+	check_pool(pool);
+	assert_ok(binpool_destroy(pool));
+	for (int i = 0; i < POOLS; i++)
+		assert_ok(binpool_destroy(many[i]));
+}
+
 static void *next_address;
 
 static int map_there(void *ctx, uint64_t bytes, void **ptr)
@@ -499,6 +541,7 @@ int main(void)
 		cmocka_unit_test(threads_that_end_late),
 #endif
 		cmocka_unit_test(fork_in_a_callback),
+		cmocka_unit_test(table_moves_in_a_callback),
 		cmocka_unit_test(pages_of_a_dead_pool),
 		cmocka_unit_test(membarrier_refused),
 	};
