@@ -335,7 +335,7 @@ EXPORT int binpool_free_after(struct binpool *pool, void *ptr, const struct binp
 	if (err)
 		return err;
 	if (!n)
-		return binpool_free(pool, ptr);
+		return release_at(pool, ptr, NULL);
 	if (!fences || n > UINT16_MAX)
 		return explain(-EINVAL, "fences is NULL, or more than %u", UINT16_MAX);
 	p = malloc(sizeof(*p) + n * sizeof(p->fence[0]));

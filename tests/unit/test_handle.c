@@ -352,7 +352,9 @@ static void fences(void **state)
 	assert_int_equal(binpool_poll(pool), 0);
 	assert_int_equal(take(pool, 1000).handle, a.handle);
 	assert_ok(binpool_handle_free(pool, &a));
-	assert_ok(binpool_handle_free(pool, &b));
+	/* After none: at once. */
+	assert_ok(binpool_free_after(pool, (void *)(uintptr_t)b.handle, NULL, 0));
+	assert_int_equal(binpool_handle_free(pool, &b), -EINVAL);
 	check_pool(pool);
 	assert_ok(binpool_destroy(pool));
 }
