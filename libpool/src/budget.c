@@ -251,6 +251,17 @@ bool cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity)
 	return true;
 }
 
+/* Whether one more buffer of the class would cost others of it that the cache has. */
+static bool full(struct cache *c, uint32_t bin, uint64_t capacity)
+{
+	uint32_t index = bin - c->pool->cache_bin;
+
+	while (c->top > index && !magazine_fill(c->magazines[c->top].count))
+		c->top--;
+	return c->top <= index && magazine_fill(c->magazines[index].count) &&
+	       c->bytes + capacity > bound(c, bin, capacity);
+}
+
 /* Moves buffers from the bin into the thread's own cache, for the next requests. */
 void cache_refill(struct cache *c, uint32_t bin)
 {
@@ -259,8 +270,9 @@ void cache_refill(struct cache *c, uint32_t bin)
 	struct bin *b = bins_at(pool, bin);
 
 	assert_locked(pool);
+	/* What is moved back for want of room would be moved again. */
 	while (b && b->head && magazine_fill(m->count) < MAGAZINE_MAX / 2 &&
-	       cache_make_room(c, bin, b->head->bytes)) {
+	       !full(c, bin, b->head->bytes) && cache_make_room(c, bin, b->head->bytes)) {
 		struct run *run = b->head;
 
 		if (!run)

@@ -265,12 +265,69 @@ static void without_the_lock(void **state)
 	pthread_barrier_destroy(&u.turn);
 }
 
+/* Takes one, gives it back, and then waits for the end. */
+struct awake {
+	struct binpool *pool;
+	pthread_barrier_t *at;
+};
+
+static void *be_awake(void *arg)
+{
+	struct awake *a = arg;
+	void *p = binpool_alloc(a->pool, 128 * KIB);
+	int err = p ? binpool_free(a->pool, p) : -1;
+
+	pthread_barrier_wait(a->at);
+	pthread_barrier_wait(a->at);
+	return err ? a : NULL;
+}
+
+/* A thread takes no more from the bins than its share: the rest stays there. */
+static void refills_to_its_share(void **state)
+{
+	struct binpool *pool = pool_with(8 * MIB, 4);
+	pthread_t threads[8];
+	pthread_barrier_t at;
+	struct awake awake = {pool, &at};
+	struct binpool_stats before, after;
+	void *p[16], *wrong, *q;
+	char text[64];
+
+	(void)state;
+	pthread_barrier_init(&at, NULL, 9);
+	for (int i = 0; i < 8; i++)
+		pthread_create(&threads[i], NULL, be_awake, &awake);
+	pthread_barrier_wait(&at);
+	assert_ok(binpool_alloc_bulk(pool, 128 * KIB, 16, p));
+	for (int i = 0; i < 16; i++) {
+		assert_ok(binpool_free(pool, p[i]));
+		/* All caches are emptied into the bins. */
+		assert_true(binpool_leaks(pool, BINPOOL_REPORT_KEYS, text, sizeof(text)) > 0);
+	}
+	before = stats_of(pool);
+	assert_true(before.held_blocks > 12);
+	q = binpool_alloc(pool, 128 * KIB);
+	after = stats_of(pool);
+	assert_int_equal(after.held_blocks, before.held_blocks - 1);
+	assert_int_equal(after.frees_held, before.frees_held);
+	assert_ok(binpool_free(pool, q));
+	check_pool(pool);
+	pthread_barrier_wait(&at);
+	for (int i = 0; i < 8; i++) {
+		pthread_join(threads[i], &wrong);
+		assert_null(wrong);
+	}
+	pthread_barrier_destroy(&at);
+	assert_ok(binpool_destroy(pool));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(goes_round),	     cmocka_unit_test(high_water),
-		cmocka_unit_test(idle_threads),	     cmocka_unit_test(finest_classes),
-		cmocka_unit_test(fast_path_classes), cmocka_unit_test(without_the_lock),
+		cmocka_unit_test(goes_round),		cmocka_unit_test(high_water),
+		cmocka_unit_test(idle_threads),		cmocka_unit_test(finest_classes),
+		cmocka_unit_test(fast_path_classes),	cmocka_unit_test(without_the_lock),
+		cmocka_unit_test(refills_to_its_share),
 	};
 
 	return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
