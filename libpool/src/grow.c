@@ -203,7 +203,7 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 
 	assert_locked(pool);
 	for (;;) {
-		bool grown = false;
+		bool grown = false, lost = false;
 
 		err = request_prepare(pool, req);
 		if (err)
@@ -238,6 +238,10 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 			/* Less may be had, or be what a registrar's device takes. */
 			if (want > least && (shortage || err == -EFBIG)) {
 				want = least;
+				/* What was tried may have cost the extent its addresses. */
+				lost = extend && want > extend->room - extend->bytes;
+				if (lost)
+					break;
 				continue;
 			}
 			if (!shortage)
@@ -248,7 +252,7 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 		}
 		if (grown && *out)
 			return 0;
-		if (grown)
+		if (grown || lost)
 			continue;
 		if (pool->empty && (pool->exact || starved || empty_ones_help(pool, least))) {
 			pool_unlock(pool);

@@ -63,6 +63,11 @@ static int faulty_extend(struct provider *p, struct extent *e, struct extent *pi
 	struct faulty_provider *f = mine(p);
 	int err = fault(&f->faults, piece->bytes, -ENOMEM);
 
+	if (err && f->loses) {
+		if (munmap(piece->base, e->room - e->bytes))
+			abort();
+		e->room = e->bytes;
+	}
 	if (err)
 		return refuse(f, err);
 	if (piece->base != e->base + e->bytes || piece->bytes > e->room - e->bytes)

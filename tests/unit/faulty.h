@@ -29,6 +29,7 @@ struct faults {
 struct faulty_provider {
 	struct faults faults;
 	bool in_place; /* extents may grow and shrink where they are; before the pool is made */
+	bool loses;    /* where one could not grow, the addresses for it are gone */
 	uint64_t extents, bytes, bytes_max; /* now, and at most so far */
 };
 

@@ -271,12 +271,33 @@ static void runs_dry(void **state)
 	end(pool, &p, NULL);
 }
 
+/* An extent that could not grow has no addresses for less either: a new one is got. */
+static void addresses_lost(void **state)
+{
+	struct faulty_provider p = {.in_place = true, .loses = true};
+	struct binpool *pool = pool_of(&p, 256 * MIB);
+	void *a = binpool_alloc(pool, 16 * MIB), *b;
+
+	(void)state;
+	p.faults.fail_at = p.faults.calls + 1;
+	p.faults.fail_with = -ENOMEM;
+	b = binpool_alloc(pool, MIB);
+	assert_non_null(b);
+	assert_int_equal(p.faults.failed, 1);
+	assert_int_equal(stats_of(pool).extents, 2);
+	check_pool(pool);
+	assert_ok(binpool_free(pool, a));
+	assert_ok(binpool_free(pool, b));
+	end(pool, &p, NULL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(each_provider_call), cmocka_unit_test(each_attach),
 		cmocka_unit_test(small_extents_only), cmocka_unit_test(small_registrations_only),
 		cmocka_unit_test(driver_gone),	      cmocka_unit_test(runs_dry),
+		cmocka_unit_test(addresses_lost),
 	};
 
 	return cmocka_run_group_tests_name("faults", tests, NULL, NULL);
