@@ -118,6 +118,8 @@ static void write_keys(FILE *f, const struct binpool *pool, struct snapshot *s)
 
 	fprintf(f, "name=%s\nactive_blocks=%" PRIu64 "\nactive_bytes=%" PRIu64 "\n", pool->name,
 		s->n, s->bytes);
+	if (!s->n)
+		return;
 	qsort(s->leaks, s->n, sizeof(*s->leaks), by_tag);
 	for (uint64_t i = 0, k = 0; i < s->n; i = next, k++) {
 		next = group(s, i, &bytes);
