@@ -327,7 +327,7 @@ EXPORT int binpool_free_after(struct binpool *pool, void *ptr, const struct binp
 {
 	struct pending *p;
 	struct run *run;
-	bool wake = false;
+	bool wake = false, linger = false;
 	int err = pool_enter(pool);
 
 	if (err == -EOWNERDEAD)
@@ -356,14 +356,19 @@ EXPORT int binpool_free_after(struct binpool *pool, void *ptr, const struct binp
 		__atomic_store_n(&pool->fences.count, pool->fences.count + 1, __ATOMIC_RELAXED);
 		pool->fences.bytes += capacity_of(run);
 		wake = reaper_sleeps(pool);
+		/* As in release_run(): its fences may be over as soon as the lock is let go. */
+		linger = wake || pool->flags & BINPOOL_POOL_VERBOSE;
+		pool->leaving += linger;
 	}
 	pool_unlock(pool);
 	if (wake)
 		reaper_wake(pool);
-	if (err >= 0) {
+	if (linger) {
 		pool_trace(pool, "free %p: waits for %zu fences", ptr, n);
-		return 0;
+		pool_unpin(pool);
 	}
+	if (err >= 0)
+		return 0;
 	if (!ptr)
 		for (uint32_t i = 0; i < p->n; i++)
 			if (p->fence[i].kind == BINPOOL_FENCE_CALLBACK)

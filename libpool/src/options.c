@@ -7,6 +7,8 @@
 
 #include "pool.h"
 
+#define STRUCT_MAX 4096u
+
 int struct_in(void *to, size_t known, const void *from, const char *what)
 {
 	const unsigned char *bytes = from;
@@ -17,6 +19,10 @@ int struct_in(void *to, size_t known, const void *from, const char *what)
 	memcpy(&size, from, sizeof(size));
 	if (size < sizeof(size))
 		return explain(-EINVAL, "%s: its member size is %zu, set it to sizeof(*%s)", what,
+			       size, what);
+	/* No version will be that large; it was never set, and there may be nothing to look at. */
+	if (size > STRUCT_MAX)
+		return explain(-E2BIG, "%s: its member size is %zu, set it to sizeof(*%s)", what,
 			       size, what);
 	for (size_t i = known; i < size; i++) {
 		if (bytes[i])

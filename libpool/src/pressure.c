@@ -61,28 +61,43 @@ static int ask_file(char path[64])
 	return fd;
 }
 
-int asked_watch(void)
+/* Has @fd tell of the file that there is now. */
+static int watch_file(int fd)
 {
 	char path[64];
-	int file = ask_file(path), fd, err = 0;
+	int file = ask_file(path), err;
 
 	if (file < 0)
 		return file;
-	fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-	if (fd < 0 || inotify_add_watch(fd, path, IN_ATTRIB) < 0)
-		err = -errno;
+	err = inotify_add_watch(fd, path, IN_ATTRIB) < 0 ? -errno : 0;
 	close(file);
-	if (err && fd >= 0)
+	return err;
+}
+
+int asked_watch(void)
+{
+	int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC), err;
+
+	if (fd < 0)
+		return -errno;
+	err = watch_file(fd);
+	if (err)
 		close(fd);
 	return err ? err : fd;
 }
 
 void asked_take(int fd)
 {
-	char events[4096];
+	struct inotify_event event;
+	bool gone = false;
 
-	while (read(fd, events, sizeof(events)) > 0)
-		;
+	/* The file is watched by itself, so no event has a name. */
+	while (read(fd, &event, sizeof(event)) == (ssize_t)sizeof(event))
+		gone |= event.mask & IN_IGNORED;
+	/* Who cleans up after a user that logs out removes it, too; the next to ask makes it anew.
+	 */
+	if (gone)
+		watch_file(fd);
 }
 
 void ask_others(void)

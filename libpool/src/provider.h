@@ -60,6 +60,8 @@ extern const struct provider_ops provider_device, provider_hugetlb, provider_thp
 int provider_choose(struct provider *p, uint32_t wanted, uint64_t need);
 
 /* Helpers of providers: provider.c, sysinfo.c. */
+/* A file in memory that can be sealed, with more MFD_* flags. -1, errno. */
+int memfd_make(const char *name, unsigned int flags);
 /* Reserves addresses, @bytes at a multiple of @align. NULL: none left. */
 char *address_reserve(uint64_t bytes, uint64_t align);
 /*

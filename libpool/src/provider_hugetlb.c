@@ -18,9 +18,8 @@
 
 static int hugetlb_memfd(uint64_t page)
 {
-	return memfd_create("binpool",
-			    MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB |
-				    (unsigned int)(binpool_log2(page) << MFD_HUGE_SHIFT));
+	return memfd_make("binpool",
+			  MFD_HUGETLB | (unsigned int)(binpool_log2(page) << MFD_HUGE_SHIFT));
 }
 
 static int hugetlb_open(struct provider *p)
@@ -170,9 +169,12 @@ static int hugetlb_get(struct provider *p, struct extent *e, uint64_t align)
 	e->fd = hugetlb_memfd(p->unit);
 	if (e->fd < 0)
 		return explain(-errno, "hugetlb: memfd_create: %s", strerror(errno));
-	/* Who imports a buffer of it is not to find the file shorter one day. */
+	/*
+	 * Who imports a buffer of it is not to find the file shorter one day, nor to keep the
+	 * next from mapping it.
+	 */
 	if (ftruncate(e->fd, (off_t)e->bytes) ||
-	    fcntl(e->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
+	    fcntl(e->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
 		err = explain(-errno, "hugetlb: making a file of %s: %s", human(e->bytes, asked),
 			      strerror(errno));
 	else

@@ -67,7 +67,7 @@ static int generations_init(struct generations *g)
 {
 	void *at;
 
-	g->fd = memfd_create("binpool-generations", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	g->fd = memfd_make("binpool-generations", 0);
 	if (g->fd < 0 || ftruncate(g->fd, (off_t)page_size()))
 		return -errno;
 	at = mmap(NULL, page_size(), PROT_READ | PROT_WRITE, MAP_SHARED, g->fd, 0);
@@ -235,8 +235,9 @@ static int share_check(const struct binpool_share *s)
 	seals = fcntl(s->generation_fd, F_GET_SEALS);
 	if (seals < 0 && errno == EBADF)
 		return explain(-EBADF, "share: generation_fd is no open descriptor");
-	if (seals != GENERATIONS_SEALS || fstat(s->generation_fd, &st) ||
-	    (uint64_t)st.st_size < page_size())
+	/* The system may seal more, as against being executed. */
+	if (seals < 0 || (seals & GENERATIONS_SEALS) != GENERATIONS_SEALS ||
+	    fstat(s->generation_fd, &st) || (uint64_t)st.st_size < page_size())
 		return explain(-EINVAL, "share: generation_fd is not an export's");
 	seals = fcntl(s->extent_fd, F_GET_SEALS);
 	if (seals < 0 && errno == EBADF)

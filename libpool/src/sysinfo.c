@@ -16,6 +16,11 @@
 
 #include "pool.h"
 
+/* C libraries and headers may be older than the kernel. */
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008u
+#endif
+
 uint64_t sys_number(uint64_t otherwise, const char *path_fmt, ...)
 {
 	unsigned long long n;
@@ -146,6 +151,16 @@ int32_t memory_node(const void *base, uint64_t bytes, uint64_t unit)
 		}
 	}
 	return node;
+}
+
+int memfd_make(const char *name, unsigned int flags)
+{
+	int fd;
+
+	/* Systems may allow nothing else (vm.memfd_noexec); kernels before 6.3 do not know it. */
+	flags |= MFD_CLOEXEC | MFD_ALLOW_SEALING;
+	fd = memfd_create(name, flags | MFD_NOEXEC_SEAL);
+	return fd < 0 && errno == EINVAL ? memfd_create(name, flags) : fd;
 }
 
 char *address_reserve(uint64_t bytes, uint64_t align)

@@ -7,7 +7,7 @@ import threading
 import time
 
 import binpool
-from helpers import Case, MIB, thp
+from helpers import Case, MIB, NO_VIEW, thp
 
 
 class Fences(Case):
@@ -73,6 +73,48 @@ class Fences(Case):
         self.raises(ValueError, "released", pool.free_after, buf, lambda: True)
         from binpool import _callbacks
         self.assertEqual(_callbacks._waiting, {})
+
+    def test_nobody_views_what_is_given(self):
+        """A thread that comes while another is in the call finds the buffer released."""
+        pool = thp()
+        buf = pool(1000)
+
+        def refused(_, ptr):
+            self.assertTrue(buf.released)
+            self.assertRaises(NO_VIEW, memoryview, buf)
+            self.raises(ValueError, "released", pool.free, buf)
+            buf.release()
+            raise OSError(errno.EIO, "refused")
+
+        self.raises(OSError, "refused", buf._give_with, refused)
+        self.assertEqual((buf.released, buf.pool, memoryview(buf).nbytes), (False, pool, 1000))
+        pool.free(buf)
+        self.assertEqual(pool.active_blocks, 0)
+
+    def test_descriptors_are_not_cut(self):
+        pool = thp()
+        buf = pool(1000)
+        for fd in (1 << 32, -1, -(1 << 32)):
+            self.assertEqual(self.raises(OSError, "", pool.free_after, buf, fd).errno, errno.EBADF)
+        self.assertFalse(buf.released)
+
+    def test_reaper_of_the_environment(self):
+        """Its thread calls no Python either, whoever asked for it."""
+        out = self.script("""
+            os.environ["BINPOOL_OPTS"] = "reaper=0,reaper"
+            pool = binpool.MemoryPool("x", "thp")
+            over = binpool.MemoryPool("over", pool)
+            for function in (lambda: pool.free_after(pool(1000), lambda: True),
+                             lambda: pool.add_registrar(lambda *what: None)):
+                try:
+                    function()
+                except ValueError as e:
+                    print("reaper" in str(e))
+            over.free_after(over(1000), lambda: True)
+            os.environ["BINPOOL_OPTS"] = "reaper,reaper=0"
+            binpool.MemoryPool("y", "thp").add_registrar(lambda *what: None)
+        """)
+        self.assertEqual(out, ["True", "True"])
 
     def test_fences_that_raise(self):
         out = self.script("""

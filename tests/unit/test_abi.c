@@ -25,6 +25,12 @@ static void options_versions(void **state)
 	longer.tail[31] = 1;
 	assert_int_equal(binpool_create(&pool, &longer.known), -E2BIG);
 	assert_null(pool);
+	/* One that was never set: there is nothing to look at. */
+	longer.tail[31] = 0;
+	longer.known.size = SIZE_MAX / 2;
+	assert_int_equal(binpool_create(&pool, &longer.known), -E2BIG);
+	assert_error_names("member size");
+	longer.tail[31] = 1;
 	/* What the size does not cover is not looked at. */
 	longer.known.size = sizeof(longer.known);
 	assert_ok(binpool_create(&pool, &longer.known));

@@ -7,9 +7,14 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -369,6 +374,116 @@ static void between_pools(void **state)
 	assert_ok(binpool_destroy(rich));
 }
 
+static void ask_by_hand(const char *path)
+{
+	int fd = open(path, O_WRONLY | O_CREAT, 0600);
+
+	futimens(fd, NULL);
+	close(fd);
+}
+
+static int hears_again(void)
+{
+	/* A user's of his own, or other pools would have to hear again, too. */
+	const uid_t user = geteuid() ? geteuid() : 54321;
+	struct binpool *pool;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/dev/shm/binpool-pressure.%u", (unsigned int)user);
+	if (user != geteuid() && seteuid(user))
+		return 1;
+	pool = reaped_thp_pool(0);
+	for (uint64_t trims = 0; trims < 40; trims += 10) {
+		if (unlink(path))
+			return 2;
+		/* Its going is heard of twice at most. */
+		for (int ms = 0; stats_of(pool).pressure_trims < trims + 10; ms++) {
+			if (ms > PATIENCE_MS)
+				return 3;
+			ask_by_hand(path);
+			usleep(1000);
+		}
+	}
+	return binpool_destroy(pool) || unlink(path) ? 4 : 0;
+}
+
+/* Who cleans /dev/shm up takes the file away by which they ask. */
+static void file_removed(void **state)
+{
+	int status;
+	pid_t pid;
+
+	(void)state;
+	if (!child_reaper)
+		skip();
+	fflush(NULL);
+	pid = fork();
+	if (!pid)
+		_exit(hears_again());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+/* ---- The end, while others are about to leave ------------------------------------ */
+
+static atomic_bool freeing, destroyed, late;
+static __thread bool slow;
+
+int __real_eventfd_write(int fd, eventfd_t value);
+
+/* Whoever wakes a pool's thread takes long; the pool has to be there all the while. */
+int __wrap_eventfd_write(int fd, eventfd_t value)
+{
+	for (int ms = 0; slow && !destroyed && ms < 100; ms++)
+		usleep(1000);
+	late = late || (slow && destroyed);
+	return __real_eventfd_write(fd, value);
+}
+
+struct last {
+	struct binpool *pool;
+	void *ptr;
+};
+
+static void *free_last(void *arg)
+{
+	static const uint64_t counter = 1;
+	const struct binpool_fence over = {
+		.size = sizeof(over),
+		.kind = BINPOOL_FENCE_COUNTER,
+		.counter = &counter,
+		.target = 1,
+	};
+	const struct last *last = arg;
+
+	slow = true;
+	freeing = true;
+	binpool_free_after(last->pool, last->ptr, &over, 1);
+	return NULL;
+}
+
+/* The fence of the last buffer is over before its free_after is. */
+static void destroyed_meanwhile(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		struct last last = {.pool = reaped_thp_pool(0)};
+		pthread_t thread;
+
+		last.ptr = binpool_alloc(last.pool, 1000);
+		freeing = destroyed = late = false;
+		/* Until the pool's thread sleeps. */
+		usleep(20000);
+		assert_int_equal(pthread_create(&thread, NULL, free_last, &last), 0);
+		while (!freeing)
+			sched_yield();
+		assert_ok(binpool_destroy_wait(last.pool, PATIENCE_MS));
+		destroyed = true;
+		pthread_join(thread, NULL);
+		assert_false(late);
+	}
+}
+
 static int share_budget(void **state)
 {
 	(void)state;
@@ -388,6 +503,8 @@ int main(void)
 		cmocka_unit_test(ends),
 		cmocka_unit_test(between_processes),
 		cmocka_unit_test(between_pools),
+		cmocka_unit_test(file_removed),
+		cmocka_unit_test(destroyed_meanwhile),
 	};
 
 	return cmocka_run_group_tests_name("reaper", tests, share_budget, NULL);

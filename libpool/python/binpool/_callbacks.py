@@ -159,7 +159,11 @@ def fence(what):
         _waiting[f.ctx] = what
     else:
         f.kind = _library.FENCE_EVENTFD
-        f.fd = what if isinstance(what, int) else what.fileno()
+        fd = what if isinstance(what, int) else what.fileno()
+        # ctypes would cut it.
+        if not -1 << 31 <= fd < 1 << 31:
+            raise OSError(errno.EBADF, f"{fd} is no descriptor")
+        f.fd = fd
     return f
 
 

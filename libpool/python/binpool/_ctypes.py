@@ -159,30 +159,33 @@ class PooledBuffer:
         """
         if self._pool is None:
             return
+        self._hide()
+        self._give()
+
+    def _hide(self):
+        """From now on no thread gets a view of it; unless there are some, or parts."""
+        was, self.__class__ = self.__class__, PooledBuffer
         if self._exports:
+            self.__class__ = was
             raise BufferError(f"the buffer has {self._exports} views or parts that keep its "
                               "memory")
-        self._give()
-        # That it cannot be viewed any more.
-        self.__class__ = PooledBuffer
 
     def _give_with(self, function):
         """Gives the buffer back by function(pool's address, its own), unless that raises."""
         self._check()
         if self._parent is not None:
             raise ValueError("a part is not given back: its whole is")
-        if self._exports:
-            self.release()
-        pool = self._pool
-        self._exports = 1
+        was = self.__class__
+        self._hide()
+        pool, self._pool = self._pool, None
         pool._calls += 1
         try:
             function(pool._pool, self._ptr)
+        except BaseException:
+            self._pool, self.__class__ = pool, was
+            raise
         finally:
-            self._exports = 0
             pool._calls -= 1
-        self._pool = None
-        self.__class__ = PooledBuffer
 
     def sub(self, offset, size, /):
         """A buffer that is a part of this one, and keeps it.

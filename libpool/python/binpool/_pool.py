@@ -8,6 +8,7 @@ members of these two, so that no class stands between a caller and the fast path
 
 import ctypes
 import operator
+import os
 
 from . import _library
 from ._callbacks import (Callables, allocator_ops, fence, forget_fence, main_interpreter_only,
@@ -43,6 +44,13 @@ def _as_callable(allocator):
     if callable(getattr(allocator, "allocate", None)):
         return allocator.allocate
     raise TypeError(f"{allocator!r} is no provider's name, no callable, and has no allocate()")
+
+
+def _reaper_asked_for():
+    """Whether BINPOOL_OPTS, which the library took for good, gives pools a thread."""
+    asked = [option.partition("=")[2] for option in os.environ.get("BINPOOL_OPTS", "").split(",")
+             if option.partition("=")[0] == "reaper"]
+    return bool(asked) and asked[-1] != "0"
 
 
 def _is_plain_pool(allocator):
@@ -158,7 +166,7 @@ class PoolMembers:
             raise e
         self._adopt(c_pool.value, type(self)._buffer_type, exception, callbacks, handles)
         self._callbacks, self._callables, self._of_handles = callbacks, callables, handles
-        self._registrars, self._reaper = {}, bool(reaper)
+        self._registrars, self._reaper = {}, bool(reaper) or not callbacks and _reaper_asked_for()
         self._name, self._allocator = str(name), allocator
         self._mantissa_bits, self._verbose = mantissa_bits, bool(verbose)
 

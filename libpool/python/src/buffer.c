@@ -129,7 +129,7 @@ static PyObject *py_buffer_release(PyObject *self, PyObject *none)
 
 /*
  * _give_with(function): gives the buffer back by function(pool's address, its own), unless
- * that raises something. Meanwhile it is nobody's to release.
+ * that raises something. Meanwhile other threads find it released, to view it or to release it.
  */
 static PyObject *py_buffer_give_with(PyObject *self, PyObject *function)
 {
@@ -145,16 +145,16 @@ static PyObject *py_buffer_give_with(PyObject *self, PyObject *function)
 	}
 	if (b->exports)
 		return buffer_release(b);
-	b->exports = 1;
+	b->pool = NULL;
 	pool->calls++;
 	done = PyObject_CallFunction(function, "NN", PyLong_FromVoidPtr(pool->pool),
 				     PyLong_FromVoidPtr(b->ptr));
 	pool->calls--;
-	b->exports--;
-	if (!done)
+	if (!done) {
+		b->pool = pool;
 		return NULL;
+	}
 	Py_DECREF(done);
-	b->pool = NULL;
 	Py_DECREF((PyObject *)pool);
 	Py_RETURN_NONE;
 }
