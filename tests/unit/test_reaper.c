@@ -151,7 +151,10 @@ static void idle(void **state)
 	for (uint64_t i = 1; i <= 3; i++)
 		assert_ok(binpool_reserve(pool, i * 40 * MIB));
 	assert_int_equal(stats_of(pool).extent_allocs, 3);
-	WAIT_UNTIL(stats_of(pool).extents == 1);
+	WAIT_UNTIL(stats_of(pool).extents <= 1);
+	/* Other processes of this user may have asked for all of it. */
+	if (!stats_of(pool).pressure_trims)
+		assert_int_equal(stats_of(pool).extents, 1);
 	assert_ok(binpool_destroy(pool));
 }
 
