@@ -548,6 +548,8 @@ static void bad_input(void **state)
 		    MAP_FAILED);
 	assert_int_not_equal(ftruncate(good.generation_fd, 0), 0);
 	assert_int_not_equal(pwrite(good.generation_fd, "x", 1, 0), 1);
+	/* Nor keeps others from mapping the buffer. */
+	assert_int_not_equal(fcntl(good.extent_fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
 	after = stats_of(pool);
 	assert_memory_equal(&before, &after, sizeof(before));
 	share_close(&good);
@@ -555,48 +557,6 @@ static void bad_input(void **state)
 	assert_ok(binpool_free(pool, p));
 	assert_int_equal(binpool_export(pool, p, &good), -EINVAL);
 	check_pool(pool);
-	assert_ok(binpool_destroy(pool));
-}
-
-/* Systems seal more by themselves, as against being executed; and allow nothing else. */
-static void sealed(void **state)
-{
-	const int seals = F_SEAL_SHRINK | F_SEAL_GROW, noexec = 0x20;
-	struct binpool_share s = {.size = sizeof(s), .bytes = 10, .unit = 4096};
-	struct binpool_import *i;
-	struct binpool *pool;
-	void *p;
-	int fd;
-
-	(void)state;
-	s.extent_fd = memfd_make("extent", 0);
-	s.generation_fd = memfd_make("generations", 0);
-	assert_true(s.extent_fd >= 0 && s.generation_fd >= 0);
-	assert_int_equal(ftruncate(s.extent_fd, 4096), 0);
-	assert_int_equal(ftruncate(s.generation_fd, 4096), 0);
-	assert_int_equal(fcntl(s.extent_fd, F_ADD_SEALS, seals), 0);
-	assert_int_equal(fcntl(s.generation_fd, F_ADD_SEALS, seals), 0);
-	assert_int_equal(binpool_import(&i, &s), -EINVAL);
-	assert_int_equal(fcntl(s.generation_fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL), 0);
-	assert_ok(binpool_import(&i, &s));
-	assert_ok(binpool_import_close(i));
-	share_close(&s);
-
-	/* 8: MFD_NOEXEC_SEAL, from Linux 6.3 on. */
-	fd = memfd_create("probe", 8);
-	need_pages();
-	pool = file_pool();
-	p = binpool_alloc(pool, 10);
-	assert_ok(binpool_export(pool, p, &s));
-	if (fd >= 0)
-		assert_true(fcntl(s.generation_fd, F_GET_SEALS) & noexec);
-	/* No importer keeps the next from mapping it. */
-	assert_int_not_equal(fcntl(s.extent_fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
-	assert_ok(binpool_import(&i, &s));
-	assert_ok(binpool_free(pool, p));
-	assert_ok(binpool_import_close(i));
-	share_close(&s);
-	close(fd);
 	assert_ok(binpool_destroy(pool));
 }
 
@@ -610,7 +570,6 @@ int main(void)
 		cmocka_unit_test(many),
 		cmocka_unit_test(references),
 		cmocka_unit_test(bad_input),
-		cmocka_unit_test(sealed),
 	};
 
 	return cmocka_run_group_tests_name("share", tests, have_pages, restore_pages);
