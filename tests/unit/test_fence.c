@@ -4,12 +4,14 @@
  */
 #include "unit.h"
 
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define FENCE(...)    ((struct binpool_fence){.size = sizeof(struct binpool_fence), __VA_ARGS__})
-#define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+#include "pool.h"
+
+#define FENCE(...) ((struct binpool_fence){.size = sizeof(struct binpool_fence), __VA_ARGS__})
 
 static struct binpool_fence at_one(const uint64_t *counter)
 {
@@ -472,6 +474,50 @@ static void random_trace(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+struct late {
+	struct binpool *pool;
+	void *ptr;
+	uint64_t counter;
+};
+
+/* When the other thread waits for the end, the last buffer is freed, after a fence. */
+static void *free_late(void *arg)
+{
+	struct late *l = arg;
+	struct binpool_fence f = at_one(&l->counter);
+	bool waits = false;
+	int err;
+
+	while (!waits) {
+		sched_yield();
+		pool_lock(l->pool);
+		waits = l->pool->cache_off;
+		pool_unlock(l->pool);
+	}
+	err = binpool_free_after(l->pool, l->ptr, &f, 1);
+	__atomic_store_n(&l->counter, 1, __ATOMIC_RELEASE);
+	return err ? l : NULL;
+}
+
+/* Who waits for the end asks fences that came while he waited, and does not wait in full. */
+static void end_waits_for_late_ones(void **state)
+{
+	const uint64_t long_ms = 40000;
+	struct late l = {.pool = real_pool(32 * MIB)};
+	pthread_t thread;
+	uint64_t start;
+	void *wrong;
+
+	(void)state;
+	l.ptr = binpool_alloc(l.pool, 5000);
+	start = now_ns();
+	assert_int_equal(pthread_create(&thread, NULL, free_late, &l), 0);
+	assert_ok(binpool_destroy_wait(l.pool, (uint32_t)long_ms));
+	assert_true(now_ns() - start < long_ms / 2 * 1000000);
+	assert_int_equal(pthread_join(thread, &wrong), 0);
+	assert_null(wrong);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -480,7 +526,7 @@ int main(void)
 		cmocka_unit_test(references),	cmocka_unit_test(round_robin),
 		cmocka_unit_test(order),	cmocka_unit_test(before_refusal),
 		cmocka_unit_test(bad_input),	cmocka_unit_test(forked),
-		cmocka_unit_test(random_trace),
+		cmocka_unit_test(random_trace), cmocka_unit_test(end_waits_for_late_ones),
 	};
 
 	return cmocka_run_group_tests_name("fence", tests, NULL, NULL);
