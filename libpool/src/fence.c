@@ -70,6 +70,12 @@ static struct pending *list_turn(struct fences *f)
 	return NULL;
 }
 
+/* When its fences are over that is the end of the slot, too. */
+void pending_share(struct pending *p, uint32_t slot)
+{
+	p->slot = slot;
+}
+
 /* ---- Fences ----------------------------------------------------------------- */
 
 static int fd_done(int fd)
@@ -157,7 +163,7 @@ static uint64_t ask_some(struct binpool *pool, uint64_t most)
 		note = note_find(pool, p->run);
 		share_end(pool, p->slot);
 		if (note)
-			note->fenced = false;
+			note->fenced = NULL;
 		else
 			buffer_return(pool, p->run);
 		free(p);
@@ -318,7 +324,7 @@ static int release_later(struct binpool *pool, struct run *run, struct pending *
 	}
 	note->slot = slot;
 	if (err > 0)
-		note->fenced = true;
+		note->fenced = p;
 	return err;
 }
 

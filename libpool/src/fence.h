@@ -21,6 +21,9 @@ struct fences {
 	uint64_t asking; /* threads that ask one of them just now */
 };
 
+/* What share.c has of the buffer goes to who waits for its fences. Locked. */
+void pending_share(struct pending *p, uint32_t slot);
+
 /* So many buffers' fences are asked in one call, if nothing hangs on it. */
 #define FENCES_PER_CALL 64u
 

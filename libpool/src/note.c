@@ -95,9 +95,15 @@ static void delete (struct binpool *pool, struct note *note)
  */
 bool note_tidy(struct binpool *pool, struct note *note)
 {
-	bool last = note->freed && !note->refs, fenced = note->fenced;
+	bool last = note->freed && !note->refs;
+	struct pending *fenced = note->fenced;
 	struct run *run = note->run;
 
+	/* Other processes have it until those are over. */
+	if (last && fenced) {
+		pending_share(fenced, note->slot);
+		note->slot = 0;
+	}
 	if (last || (!note->freed && !note->refs && !*note->tag && !note->slot))
 		delete (pool, note);
 	if (last && fenced)

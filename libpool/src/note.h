@@ -25,11 +25,11 @@ struct sub {
 struct note {
 	struct note *next; /* in its slot of pool->notes */
 	struct run *run;
-	uint64_t refs;	/* beside the allocation's own; parts' are among them */
-	uint64_t parts; /* so many: one for each of subs, and for those that come or go */
-	bool freed;	/* the allocation's own is gone */
-	bool fenced;	/* it was freed with fences that are not over */
-	uint32_t slot;	/* of its generation, if it was exported; else 0 */
+	uint64_t refs;		/* beside the allocation's own; parts' are among them */
+	uint64_t parts;		/* so many: one for each of subs, and for those that come or go */
+	bool freed;		/* the allocation's own is gone */
+	struct pending *fenced; /* fences that are not over: the buffer was freed after them */
+	uint32_t slot;		/* of its generation, if it was exported; else 0 */
 	struct sub *subs;
 	char tag[BINPOOL_TAG_LEN];
 };

@@ -485,6 +485,30 @@ static void references(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+/* Nor is it over for others when the references are, but not the fences. */
+static void references_before_fences(void **state)
+{
+	static uint64_t counter = UINT64_MAX;
+	const struct binpool_fence f = {sizeof(f), BINPOOL_FENCE_COUNTER, .counter = &counter};
+	struct binpool_share s = {.size = sizeof(s)};
+	struct binpool_buf buf = {.size = sizeof(buf)};
+	struct binpool_import *i;
+	struct binpool *pool;
+
+	(void)state;
+	need_pages();
+	pool = file_pool();
+	buf.ptr = binpool_alloc(pool, MIB);
+	assert_ok(binpool_export(pool, buf.ptr, &s) || binpool_import(&i, &s));
+	share_close(&s);
+	assert_ok(binpool_buffer_get(pool, &buf) || binpool_free_after(pool, buf.ptr, &f, 1) ||
+		  binpool_buffer_put(pool, &buf) || binpool_import_check(i));
+	counter = 0;
+	assert_int_equal(binpool_poll(pool), 0);
+	assert_int_equal(binpool_import_check(i), -ESTALE);
+	assert_ok(binpool_import_close(i) || binpool_destroy(pool));
+}
+
 static void bad_input(void **state)
 {
 	struct binpool_share good = {.size = sizeof(good)}, s;
@@ -543,12 +567,11 @@ static void bad_input(void **state)
 	REFUSED(-EINVAL, slot, UINT32_MAX);
 	REFUSED(-EINVAL, reserved, 1);
 	REFUSED(-ESTALE, generation, good.generation + 1);
-	/* Nobody else gets to write a generation. */
+	/* Nobody else gets to write a generation, nor to seal the buffer. */
 	assert_true(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, good.generation_fd, 0) ==
 		    MAP_FAILED);
 	assert_int_not_equal(ftruncate(good.generation_fd, 0), 0);
 	assert_int_not_equal(pwrite(good.generation_fd, "x", 1, 0), 1);
-	/* Nor keeps others from mapping the buffer. */
 	assert_int_not_equal(fcntl(good.extent_fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
 	after = stats_of(pool);
 	assert_memory_equal(&before, &after, sizeof(before));
@@ -569,6 +592,7 @@ int main(void)
 		cmocka_unit_test(never_mixed),
 		cmocka_unit_test(many),
 		cmocka_unit_test(references),
+		cmocka_unit_test(references_before_fences),
 		cmocka_unit_test(bad_input),
 	};
 
