@@ -7,7 +7,6 @@
 #include "unit.h"
 
 #include <dlfcn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <binpool_cuda.h>
@@ -261,33 +260,13 @@ static int ends_late(void)
 /* The pool is destroyed when the driver is gone: no crash and no word. */
 static void driver_gone_first(void **state)
 {
-	char said[4096] = "", path[4096];
-	size_t n = 0;
-	int fds[2], status;
-	ssize_t more;
-	pid_t pid;
+	char said[4096];
+	int status;
 
 	(void)state;
 	if (!gpu)
 		skip();
-	more = readlink("/proc/self/exe", path, sizeof(path) - 1);
-	assert_true(more > 0);
-	path[more] = '\0';
-	assert_int_equal(pipe(fds), 0);
-	fflush(NULL);
-	pid = fork();
-	if (!pid) {
-		dup2(fds[1], STDOUT_FILENO);
-		dup2(fds[1], STDERR_FILENO);
-		execl(path, path, "--ends-late", NULL);
-		_exit(127);
-	}
-	close(fds[1]);
-	while (n < sizeof(said) - 1 && (more = read(fds[0], said + n, sizeof(said) - 1 - n)) > 0)
-		n += (size_t)more;
-	close(fds[0]);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	said[n] = '\0';
+	status = run_self("--ends-late", said, sizeof(said));
 	assert_string_equal(said, "destroyed\n");
 	assert_int_equal(status, 0);
 }

@@ -8,7 +8,6 @@
 
 #include <dlfcn.h>
 #include <libgen.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* The library's functions, as a program has them that opens it. */
@@ -200,32 +199,12 @@ static const struct {
 /* Runs this program again as @name. */
 static void ends_well(const char *name)
 {
-	char said[4096], self[4096];
-	ssize_t more, n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	int fds[2], status;
-	pid_t pid;
+	char said[4096];
+	int status;
 
-	assert_true(n > 0);
-	self[n] = '\0';
-	assert_int_equal(pipe(fds), 0);
-	fflush(NULL);
-	pid = fork();
-	if (!pid) {
-		dup2(fds[1], STDOUT_FILENO);
-		dup2(fds[1], STDERR_FILENO);
-		/* What is left behind is left on purpose. */
-		setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
-		execl(self, self, name, NULL);
-		_exit(127);
-	}
-	close(fds[1]);
-	n = 0;
-	while (n < (ssize_t)sizeof(said) - 1 &&
-	       (more = read(fds[0], said + n, sizeof(said) - 1 - (size_t)n)) > 0)
-		n += more;
-	said[n] = '\0';
-	close(fds[0]);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
+	/* What is left behind is left on purpose. */
+	setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
+	status = run_self(name, said, sizeof(said));
 	if (status || *said)
 		fail_msg("%s: status 0x%x, said '%s'", name, status, said);
 }

@@ -4,7 +4,7 @@
  */
 #include "unit.h"
 
-#include <binpool_cl.h>
+#include "opencl.h"
 
 #define DEVICE_BYTES ((size_t)3 << 20)
 
@@ -19,15 +19,10 @@ struct side {
 /* A device, or the tests are skipped: no runtime is installed. */
 static int find_device(void **state)
 {
-	cl_platform_id platform;
-	cl_uint n = 0;
-
 	(void)state;
 	/* In GiB: so that PoCL's device has a limit that can be passed. */
 	setenv("POCL_MEMORY_LIMIT", "1", 0);
-	if (clGetPlatformIDs(1, &platform, &n) || !n ||
-	    clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, &n) || !n)
-		printf("# no OpenCL device: install pocl-opencl-icd\n");
+	device = find_cl_device();
 	return 0;
 }
 

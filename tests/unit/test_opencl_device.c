@@ -5,10 +5,9 @@
  */
 #include "unit.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <binpool_cl.h>
+#include "opencl.h"
 
 static cl_device_id device;
 
@@ -19,15 +18,10 @@ struct side {
 
 static int find_device(void **state)
 {
-	cl_platform_id platform;
-	cl_uint n = 0;
-
 	(void)state;
 	/* In GiB: so that PoCL's device has a limit that can be passed. */
 	setenv("POCL_MEMORY_LIMIT", "1", 0);
-	if (clGetPlatformIDs(1, &platform, &n) || !n ||
-	    clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, &n) || !n)
-		printf("# no OpenCL device: install pocl-opencl-icd\n");
+	device = find_cl_device();
 	return 0;
 }
 
@@ -247,16 +241,14 @@ static void destroy_late(void)
 /* Its exit handler runs when OpenCL's have: it was there first. */
 static int ends_late(void)
 {
-	cl_platform_id platform;
 	struct side s;
 	uint64_t id;
-	cl_uint n;
 
 	if (atexit(destroy_late))
 		return 1;
 	setenv("POCL_MEMORY_LIMIT", "1", 0);
-	if (clGetPlatformIDs(1, &platform, &n) ||
-	    clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, &n))
+	device = find_cl_device();
+	if (!device)
 		return 1;
 	s.context = clCreateContext(NULL, 1, &device, NULL, NULL, NULL);
 	s.queue = clCreateCommandQueue(s.context, device, 0, NULL);
@@ -272,33 +264,13 @@ static int ends_late(void)
 /* The pools are destroyed when the runtime is gone: no crash and no word. */
 static void runtime_gone_first(void **state)
 {
-	char said[4096] = "", path[4096];
-	size_t n = 0;
-	int fds[2], status;
-	ssize_t more;
-	pid_t pid;
+	char said[4096];
+	int status;
 
 	(void)state;
 	if (!device)
 		skip();
-	more = readlink("/proc/self/exe", path, sizeof(path) - 1);
-	assert_true(more > 0);
-	path[more] = '\0';
-	assert_int_equal(pipe(fds), 0);
-	fflush(NULL);
-	pid = fork();
-	if (!pid) {
-		dup2(fds[1], STDOUT_FILENO);
-		dup2(fds[1], STDERR_FILENO);
-		execl(path, path, "--ends-late", NULL);
-		_exit(127);
-	}
-	close(fds[1]);
-	while (n < sizeof(said) - 1 && (more = read(fds[0], said + n, sizeof(said) - 1 - n)) > 0)
-		n += (size_t)more;
-	close(fds[0]);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	said[n] = '\0';
+	status = run_self("--ends-late", said, sizeof(said));
 	assert_string_equal(said, "destroyed\n");
 	assert_int_equal(status, 0);
 }

@@ -5,7 +5,7 @@
  */
 #include "unit.h"
 
-#include <binpool_cl.h>
+#include "opencl.h"
 
 static cl_device_id device;
 static cl_context context;
@@ -13,16 +13,12 @@ static cl_command_queue queue;
 
 static int find_device(void **state)
 {
-	cl_platform_id platform;
-	cl_uint n = 0;
 	cl_int err;
 
 	(void)state;
-	if (clGetPlatformIDs(1, &platform, &n) || !n ||
-	    clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, &n) || !n) {
-		printf("# no OpenCL device: install pocl-opencl-icd\n");
+	device = find_cl_device();
+	if (!device)
 		return 0;
-	}
 	context = clCreateContext(NULL, 1, &device, NULL, NULL, &err);
 	if (err)
 		return -1;

@@ -4,6 +4,9 @@
  */
 #include "unit.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "pool.h"
 
 struct rng rng_make(void)
@@ -165,4 +168,32 @@ void assert_error_names(const char *word)
 {
 	if (!strstr(binpool_last_error(), word))
 		fail_msg("'%s' is not in: %s", word, binpool_last_error());
+}
+
+int run_self(const char *argument, char *said, size_t len)
+{
+	char path[4096];
+	ssize_t more = readlink("/proc/self/exe", path, sizeof(path) - 1);
+	int fds[2], status;
+	size_t n = 0;
+	pid_t pid;
+
+	assert_true(more > 0);
+	path[more] = '\0';
+	assert_int_equal(pipe(fds), 0);
+	fflush(NULL);
+	pid = fork();
+	if (!pid) {
+		dup2(fds[1], STDOUT_FILENO);
+		dup2(fds[1], STDERR_FILENO);
+		execl(path, path, argument, NULL);
+		_exit(127);
+	}
+	close(fds[1]);
+	while (n < len - 1 && (more = read(fds[0], said + n, len - 1 - n)) > 0)
+		n += (size_t)more;
+	said[n] = '\0';
+	close(fds[0]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return status;
 }

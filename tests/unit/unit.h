@@ -72,5 +72,7 @@ void check_pool(struct binpool *pool);
 void assert_ok(int err);
 /* Fails unless the last error has @word in it. */
 void assert_error_names(const char *word);
+/* Runs this program again with that argument: its status, and all that it prints. */
+int run_self(const char *argument, char *said, size_t len);
 
 #endif /* UNIT_H */
