@@ -15,6 +15,8 @@ UNIT_CFLAGS = $(USER_CFLAGS) -Ilibpool/src -pthread
 UNIT_LIBS_test_cache_odd := -Wl,--wrap=realloc
 # Whose eventfd_write takes its time.
 UNIT_LIBS_test_reaper := -Wl,--wrap=eventfd_write
+# Whose clock stands still.
+UNIT_LIBS_test_trim := -Wl,--wrap=clock_gettime
 UNIT_LINK_test_cuda := $(LIB)/libbinpool-cuda.a
 # A driver that fails on demand, which is found beside the program and nowhere else.
 UNIT_FAKE := $(UNIT_BIN)/fake/libcuda.so.1

@@ -21,7 +21,10 @@
 
 #define PATIENCE_MS 60000
 
-/* ThreadSanitizer wants no threads in a child of a process that had some. */
+/*
+ * ThreadSanitizer wants no threads in a child of a process that had some, unless it is another
+ * program by then.
+ */
 #ifdef __SANITIZE_THREAD__
 static const uint32_t child_reaper;
 #else
@@ -143,6 +146,7 @@ static void idle(void **state)
 	const struct binpool_registrar_ops ops = {
 		.size = sizeof(ops), .name = "any", .attach = attach, .detach = detach};
 	struct binpool *pool = reaped_thp_pool(10);
+	struct binpool_stats s;
 	uint64_t id;
 
 	(void)state;
@@ -152,9 +156,10 @@ static void idle(void **state)
 		assert_ok(binpool_reserve(pool, i * 40 * MIB));
 	assert_int_equal(stats_of(pool).extent_allocs, 3);
 	WAIT_UNTIL(stats_of(pool).extents <= 1);
-	/* Other processes of this user may have asked for all of it. */
-	if (!stats_of(pool).pressure_trims)
-		assert_int_equal(stats_of(pool).extents, 1);
+	/* Other processes of this user may have asked for all of it, or do so just now. */
+	s = stats_of(pool);
+	if (!s.pressure_trims)
+		assert_int_equal(s.extents, 1);
 	assert_ok(binpool_destroy(pool));
 }
 
@@ -289,7 +294,8 @@ static int hoarder(int socket, uint32_t flags)
 	for (int i = 0; i < PIECES; i++)
 		if (!p[i] || binpool_free(pool, p[i]))
 			return 1;
-	if (binpool_held_blocks(pool) != PIECES)
+	/* With a thread of its own it may be asked for them by others before it is here. */
+	if (!flags && binpool_held_blocks(pool) != PIECES)
 		return 2;
 	/* It has nothing more to do with it until it is told to end. */
 	if (write(socket, &word, 1) != 1 || read(socket, &word, 1) != 1)
@@ -321,7 +327,8 @@ static int need_all(uint32_t hoarder_flags, uint32_t wait_ms, uint64_t *ms)
 	}
 	close(socket[1]);
 	assert_int_equal(read(socket[0], &word, 1), 1);
-	assert_int_equal(budget_left(), 0);
+	if (!hoarder_flags)
+		assert_int_equal(budget_left(), 0);
 	pool = budget_pool(0);
 	clock_gettime(CLOCK_MONOTONIC, &before);
 	err = binpool_alloc_ex(pool, &want, &buf);
@@ -344,8 +351,10 @@ static void between_processes(void **state)
 	uint64_t ms;
 
 	(void)state;
-	if (!child_reaper)
+	if (!child_reaper) {
+		printf("# ThreadSanitizer wants no threads in a forked child\n");
 		skip();
+	}
 	/* Without the thread it has no reason to give anything back. */
 	assert_int_equal(need_all(0, 200, &ms), -ETIMEDOUT);
 	assert_ok(need_all(BINPOOL_POOL_REAPER, PATIENCE_MS, &ms));
@@ -368,7 +377,6 @@ static void between_pools(void **state)
 	rich = budget_pool(BINPOOL_POOL_REAPER);
 	p = binpool_alloc(rich, 4 * MIB);
 	assert_ok(binpool_free(rich, p));
-	assert_int_equal(budget_left(), 0);
 	assert_ok(binpool_alloc_ex(poor, &want, &buf));
 	assert_true(stats_of(rich).pressure_trims >= 1);
 	assert_int_equal(stats_of(rich).reserved_bytes, 0);
@@ -387,8 +395,9 @@ static void ask_by_hand(const char *path)
 
 static int hears_again(void)
 {
-	/* A user's of his own, or other pools would have to hear again, too. */
-	const uid_t user = geteuid() ? geteuid() : 54321;
+	/* A user's of his own, or other pools would have to hear again, and this test's elsewhere.
+	 */
+	const uid_t user = geteuid() ? geteuid() : (uid_t)(1 << 30) + (uid_t)getpid();
 	struct binpool *pool;
 	char path[64];
 
@@ -413,18 +422,12 @@ static int hears_again(void)
 /* Who cleans /dev/shm up takes the file away by which they ask. */
 static void file_removed(void **state)
 {
-	int status;
-	pid_t pid;
+	char said[4096];
+	int status = run_self("hears_again", said, sizeof(said));
 
 	(void)state;
-	if (!child_reaper)
-		skip();
-	fflush(NULL);
-	pid = fork();
-	if (!pid)
-		_exit(hears_again());
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_int_equal(status, 0);
+	if (status)
+		fail_msg("status 0x%x: %s", status, said);
 }
 
 /* ---- The end, while others are about to leave ------------------------------------ */
@@ -495,7 +498,7 @@ static int share_budget(void **state)
 	return budget == MAP_FAILED;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fences),
@@ -510,5 +513,7 @@ int main(void)
 		cmocka_unit_test(destroyed_meanwhile),
 	};
 
+	if (argc > 1 && !strcmp(argv[1], "hears_again"))
+		return hears_again();
 	return cmocka_run_group_tests_name("reaper", tests, share_budget, NULL);
 }

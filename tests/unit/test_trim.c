@@ -16,6 +16,32 @@ static void pause_ms(uint32_t ms)
 	nanosleep(&t, NULL);
 }
 
+/*
+ * The coarse clock, which ages are told by: the system's, or where it stands still what the
+ * test makes of it, in ms.
+ */
+static uint64_t stands_at;
+
+int __real_clock_gettime(clockid_t clock, struct timespec *t);
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
+{
+	uint64_t ms = __atomic_load_n(&stands_at, __ATOMIC_RELAXED);
+
+	if (clock != CLOCK_MONOTONIC_COARSE || !ms)
+		return __real_clock_gettime(clock, t);
+	*t = (struct timespec){.tv_sec = (time_t)(ms / 1000),
+			       .tv_nsec = (long)(ms % 1000 * 1000000)};
+	return 0;
+}
+
+static int clock_goes(void **state)
+{
+	(void)state;
+	stands_at = 0;
+	return 0;
+}
+
 /* All that is held goes, whether in caches, bins or slabs; nothing in use does. */
 static void everything(void **state)
 {
@@ -59,12 +85,11 @@ static void by_amount(void **state)
 	void *p[8];
 
 	(void)state;
+	stands_at = 1000;
 	for (int i = 0; i < 8; i++)
 		p[i] = binpool_alloc(pool, MIB + (uint64_t)i * 128 * KIB);
-	for (int i = 0; i < 8; i++) {
+	for (int i = 0; i < 8; i++, stands_at++)
 		assert_ok(binpool_free(pool, p[i]));
-		pause_ms(12);
-	}
 	/* The first is 1 MiB, the second a little more. */
 	assert_int_equal(binpool_trim(pool, UINT64_MAX, 0), 0);
 	assert_int_equal(binpool_trim(pool, c.bytes - 1, 0), MIB);
@@ -79,37 +104,66 @@ static void by_amount(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
-/* What was used lately stays: in bins, in caches, as empty extents. */
+/* What was used lately stays, to the millisecond: in bins, in caches, as empty extents. */
 static void by_age(void **state)
 {
-	const uint64_t age = 60;
 	struct counter c = COUNTER_INIT;
 
 	(void)state;
 	for (int i = 0; i < 2; i++) {
-		struct binpool *pool =
-			i ? real_pool(0) : counter_pool(&c, BINPOOL_CLASSES_TIGHT, 0);
-		void *new = binpool_alloc(pool, 40 * MIB), *old = binpool_alloc(pool, 32 * MIB);
-		uint64_t reserved;
-		bool early;
+		struct binpool *pool;
+		void *new, *old;
+		uint64_t rest;
 
+		stands_at = 1000000;
+		pool = i ? real_pool(0) : counter_pool(&c, BINPOOL_CLASSES_TIGHT, 0);
+		new = binpool_alloc(pool, 40 * MIB);
+		old = binpool_alloc(pool, 32 * MIB);
 		assert_true(old && new);
 		assert_ok(binpool_free(pool, old));
-		early = binpool_trim(pool, 0, 3600000) == 0;
-		assert_true(early);
-		pause_ms(2 * (uint32_t)age);
+		/* A cache is looked at when something is freed, or by a trim: then, too. */
+		assert_int_equal(binpool_trim(pool, 0, 1), 0);
+		stands_at += 59;
 		assert_ok(binpool_free(pool, new));
-		reserved = stats_of(pool).reserved_bytes;
-		/* A slow machine may make the second one old as well. */
-		assert_in_range(binpool_trim(pool, 0, age), 32 * MIB, reserved);
+		assert_int_equal(binpool_trim(pool, 0, 60), 0);
+		stands_at += 1;
+		assert_int_equal(binpool_trim(pool, 0, 3600000), 0);
+		assert_int_equal(binpool_trim(pool, 0, UINT64_MAX), 0);
+		rest = stats_of(pool).reserved_bytes - 32 * MIB;
+		assert_int_equal(binpool_trim(pool, 0, 60), 32 * MIB);
 		check_pool(pool);
-		if (stats_of(pool).reserved_bytes)
-			assert_int_equal(stats_of(pool).reserved_bytes, reserved - 32 * MIB);
-		pause_ms(2 * (uint32_t)age);
-		binpool_trim(pool, 0, age);
+		stands_at += 58;
+		assert_int_equal(binpool_trim(pool, 0, 60), 0);
+		stands_at += 1;
+		assert_int_equal(binpool_trim(pool, 0, 60), rest);
 		assert_int_equal(stats_of(pool).reserved_bytes, 0);
 		check_pool(pool);
-		assert_int_equal(binpool_trim(pool, 0, UINT64_MAX), 0);
+		assert_ok(binpool_destroy(pool));
+	}
+}
+
+/* The same of what no buffer has had yet: an extent, and what is free behind a buffer. */
+static void unused_by_age(void **state)
+{
+	const uint64_t age = 60;
+	struct binpool *pool;
+	uint64_t reserved;
+	void *p;
+
+	(void)state;
+	for (int used = 0; used < 2; used++) {
+		stands_at = 1000000;
+		pool = thp_pool(64 * MIB);
+		p = used ? binpool_alloc(pool, MIB) : NULL;
+		assert_ok(binpool_reserve(pool, 16 * MIB));
+		reserved = stats_of(pool).reserved_bytes;
+		stands_at += age - 1;
+		assert_int_equal(binpool_trim(pool, 0, age), 0);
+		stands_at += 1;
+		assert_true(binpool_trim(pool, 0, age) >= 16 * (int64_t)MIB);
+		assert_true(stats_of(pool).reserved_bytes <= reserved - 16 * MIB);
+		check_pool(pool);
+		assert_ok(binpool_free(pool, p));
 		assert_ok(binpool_destroy(pool));
 	}
 }
@@ -118,16 +172,16 @@ static void by_age(void **state)
 static void busy_cache(void **state)
 {
 	struct binpool *pool = real_pool(0);
-	void *p = binpool_alloc(pool, MIB);
-	uint64_t allocs, start;
+	uint64_t allocs;
+	void *p;
 
 	(void)state;
+	stands_at = 1000;
+	p = binpool_alloc(pool, MIB);
 	assert_ok(binpool_free(pool, p));
 	for (int round = 0; round < 4; round++) {
-		start = now_ns();
-		do
-			assert_ok(binpool_free(pool, binpool_alloc(pool, MIB)));
-		while (now_ns() < start + 20000000);
+		assert_ok(binpool_free(pool, binpool_alloc(pool, MIB)));
+		stands_at += 20;
 		/* What else the extent has may go. */
 		assert_true(binpool_trim(pool, 0, 10) >= 0);
 		assert_int_equal(binpool_held_blocks(pool), 1);
@@ -137,7 +191,9 @@ static void busy_cache(void **state)
 	assert_int_equal(stats_of(pool).allocs, allocs);
 	/* Left alone it is: looked at by the trims before. */
 	binpool_trim(pool, 0, 10);
-	pause_ms(30);
+	stands_at += 9;
+	assert_int_equal(binpool_trim(pool, 0, 10), 0);
+	stands_at += 1;
 	assert_true(binpool_trim(pool, 0, 10) > 0);
 	assert_int_equal(stats_of(pool).reserved_bytes, 0);
 	assert_ok(binpool_destroy(pool));
@@ -296,9 +352,13 @@ static void bad_arguments(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(everything),	 cmocka_unit_test(by_amount),
-		cmocka_unit_test(by_age),	 cmocka_unit_test(busy_cache),
-		cmocka_unit_test(kernel_has_it), cmocka_unit_test(while_others_run),
+		cmocka_unit_test(everything),
+		cmocka_unit_test_teardown(by_amount, clock_goes),
+		cmocka_unit_test_teardown(by_age, clock_goes),
+		cmocka_unit_test_teardown(unused_by_age, clock_goes),
+		cmocka_unit_test_teardown(busy_cache, clock_goes),
+		cmocka_unit_test(kernel_has_it),
+		cmocka_unit_test(while_others_run),
 		cmocka_unit_test(bad_arguments),
 	};
 
