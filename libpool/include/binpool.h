@@ -99,9 +99,10 @@ struct binpool;
 /*
  * An allocator for BINPOOL_PROVIDER_ALLOCATOR. It is immediate: when alloc
  * returns 0 the memory is there. -ENOMEM makes the pool give held memory back
- * and try again; any other error passes straight through to the caller. The
- * struct is copied at create. The callbacks are called without a lock held,
- * from any thread that uses the pool, one at a time, and may not use that pool
+ * and try again; any other error passes straight through to the caller. Memory that would
+ * reach beyond the last address is handed back, -EFAULT. The struct is copied at create. The
+ * callbacks are called without a lock held, from any thread that uses the pool, one at a time, and
+ * may not use that pool
  * (-EDEADLK) nor wait for a thread that does.
  *
  * A host pool needs alloc and free, a pool of handles alloc_handle and free_handle.
@@ -177,7 +178,8 @@ int binpool_pool_allocator(struct binpool *pool, struct binpool_allocator_ops *o
  * strict_node, strict, reaper, leaks, debug, changes the options of every pool not made over an
  * allocator.
  * Errors: -ENODEV the provider is not to be had here; -EACCES, -EPERM no right
- * to /dev/binpool; -ENOMEM; -EAGAIN, -EMFILE no thread or descriptor for REAPER.
+ * to /dev/binpool; -ENOMEM; -EMFILE, -ENFILE no descriptor is left to look with; -EAGAIN, -EMFILE
+ * no thread or too few descriptors for REAPER.
  */
 int binpool_create(struct binpool **pool, const struct binpool_options *opts);
 
@@ -199,7 +201,8 @@ int binpool_destroy_wait(struct binpool *pool, uint32_t ms);
  * errno: ENOMEM the provider has none; ENOSPC max_bytes of the pool or of the
  * module leaves too little now; EDQUOT the module allows this user, or this
  * descriptor of /dev/binpool, no more; EFBIG more than the pool's max_bytes or than
- * the machine has, so never possible; E2BIG no size class is that large.
+ * the machine has, so never possible; E2BIG no size class is that large; EMFILE, ENFILE no
+ * descriptor is left for more memory or to see how much there is.
  */
 void *binpool_alloc(struct binpool *pool, size_t size);
 
@@ -392,9 +395,10 @@ struct binpool_stats {
 	uint64_t refused;	      /* requests that ended in an error */
 	uint32_t provider;	      /* BINPOOL_PROVIDER_* really used */
 	uint32_t holding;	      /* 1, or 0 after stop_holding */
-	uint64_t page_bytes; /* page size really mapped, of the smallest extent's; 0: no extent yet
-			      */
-	uint64_t runs;	     /* physically contiguous runs of all extents; 0: unknown */
+	/* Page size really mapped, of the smallest extent's; 0: no extent yet, or not to be seen.
+	 */
+	uint64_t page_bytes;
+	uint64_t runs;		 /* physically contiguous runs of all extents; 0: unknown */
 	uint64_t extent_extends; /* provider calls that made an extent larger */
 	uint64_t extent_shrinks; /* and smaller; their times are in extent_alloc_ns, extent_free_ns
 				  */
@@ -485,7 +489,7 @@ struct binpool_ptr_info {
 	int32_t extent_fd;	/* file behind it, owned by the pool; -1: none */
 	int32_t node;		/* of the page at the address; -1: unknown */
 	uint64_t extent_offset; /* of the address in the file */
-	/* Smallest page size really mapped around the address now; 0: nothing is mapped. */
+	/* Smallest page size mapped around the address now; 0: nothing is, or there is no /proc. */
 	uint64_t page_bytes;
 	void *run; /* a stretch around the address that is physically contiguous for sure */
 	uint64_t run_bytes;
@@ -498,7 +502,8 @@ struct binpool_ptr_info {
 /*
  * All there is to know about any address, in whatever pool of this process; a buffer over
  * several pools is the outermost's. It reads /proc/thread-self/smaps, waits for provider calls
- * of that pool, and may be called in callbacks. Errors: -ENOENT no pool's memory.
+ * of that pool, and may be called in callbacks. Errors: -ENOENT no pool's memory; -EMFILE,
+ * -ENFILE no descriptor is left to look with.
  */
 int binpool_query(const void *ptr, struct binpool_ptr_info *out);
 

@@ -71,6 +71,16 @@ static void count_small(struct binpool *pool, const struct extent *e)
 }
 
 /*
+ * Whether giving held memory back may cure the provider's error; so it does where there was no
+ * descriptor for more memory.
+ */
+static bool is_shortage(const struct binpool *pool, int err)
+{
+	return err == -ENOMEM ||
+	       (!pool->exact && (err == -ENOSPC || err == -EDQUOT || no_descriptor(-err)));
+}
+
+/*
  * Gets an extent of @bytes and has it registered, in turn. It is not linked
  * yet. *shortage tells whether an error is the provider's lack of memory,
  * which giving held memory back may cure. -ERRNO, explained.
@@ -98,7 +108,7 @@ int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct exte
 	err = pool->provider.ops->get(&pool->provider, e, align);
 	ns = now_ns() - start;
 	if (err) {
-		*shortage = err == -ENOMEM || (!pool->exact && (err == -ENOSPC || err == -EDQUOT));
+		*shortage = is_shortage(pool, err);
 		free(e);
 		return err;
 	}
@@ -142,7 +152,7 @@ int extent_extend(struct binpool *pool, struct extent *e, uint64_t more, struct 
 	err = pool->provider.ops->extend(&pool->provider, e, piece);
 	ns = now_ns() - start;
 	if (err) {
-		*shortage = err == -ENOMEM || err == -ENOSPC || err == -EDQUOT;
+		*shortage = is_shortage(pool, err);
 		return err;
 	}
 	pool_lock(pool);

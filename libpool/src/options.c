@@ -80,13 +80,19 @@ static int allocator_check(const struct binpool_options *o)
 
 static int node_check(const struct binpool_options *o)
 {
+	uint64_t bytes = 0;
+	int err;
+
 	if (o->node < BINPOOL_NODE_ANY)
 		return explain(-EINVAL, "options.node is %d: a node's number or -1", o->node);
 	if (o->node == BINPOOL_NODE_ANY)
 		return o->flags & BINPOOL_POOL_STRICT_NODE
 			       ? explain(-EINVAL, "STRICT_NODE needs options.node")
 			       : 0;
-	if (!meminfo_bytes(o->node, "MemTotal"))
+	err = meminfo_add(o->node, "MemTotal", &bytes);
+	if (err)
+		return err;
+	if (!bytes)
 		return explain(-EINVAL,
 			       "options.node is %d: this machine has no such node, or it "
 			       "has no memory (see /sys/devices/system/node)",

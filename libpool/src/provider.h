@@ -77,15 +77,25 @@ int memory_bind(const struct provider *p, void *base, uint64_t bytes);
 int32_t memory_node(const void *base, uint64_t bytes, uint64_t unit);
 /* A number from a file of /sys or /proc; @otherwise if it cannot be read. */
 uint64_t sys_number(uint64_t otherwise, const char *path_fmt, ...) PRINTF(2, 3);
-/* A field, in bytes, of /proc/meminfo or, for a node, of its meminfo; 0 if absent. */
-uint64_t meminfo_bytes(int32_t node, const char *field);
-/* A field, in bytes, of /proc/self/status; 0 if absent. */
+/* Whether it is for want of a descriptor that a file cannot be opened. */
+static inline bool no_descriptor(int error)
+{
+	return error == EMFILE || error == ENFILE;
+}
+/* All memory that the machine has; needs no file. */
+uint64_t physical_bytes(void);
+/*
+ * Adds to *bytes a field of /proc/meminfo or, for a node, of its meminfo, if it is there.
+ * -ERRNO, explained: it cannot be known, for want of a descriptor.
+ */
+int meminfo_add(int32_t node, const char *field, uint64_t *bytes);
+/* A field, in bytes, of /proc/self/status; 0 if it cannot be read. */
 uint64_t status_bytes(const char *field);
 uint64_t page_size(void);
 uint64_t pmd_size(void);
 bool can_lock_memory(void);
-/* Page size really mapped at @ptr, 0: nothing is. */
-uint64_t mapped_page(const void *ptr);
+/* *page: the page size really mapped at @ptr; 0: nothing is. -ERRNO as meminfo_add(). */
+int mapped_page(const void *ptr, uint64_t *page);
 /* Page size really mapped, of each extent of the pool that is not known yet. In turn. */
 void extents_measure(struct binpool *pool);
 

@@ -13,9 +13,7 @@ static int allocator_open(struct provider *p)
 	const uint64_t percent = 80;
 
 	p->unit = 1;
-	p->max_bytes = p->pool->handles
-			       ? BINPOOL_UNLIMITED
-			       : meminfo_bytes(BINPOOL_NODE_ANY, "MemTotal") / 100 * percent;
+	p->max_bytes = p->pool->handles ? BINPOOL_UNLIMITED : physical_bytes() / 100 * percent;
 	return 0;
 }
 
@@ -27,6 +25,18 @@ static void allocator_close(struct provider *p)
 		return;
 	callback_enter(&c, p->pool);
 	p->allocator.release(p->allocator.ctx);
+	callback_leave(&c);
+}
+
+static void allocator_put(struct provider *p, struct extent *e)
+{
+	struct callback c;
+
+	callback_enter(&c, p->pool);
+	if (p->pool->handles)
+		p->allocator.free_handle(p->allocator.ctx, (uintptr_t)e->base, e->bytes);
+	else
+		p->allocator.free(p->allocator.ctx, e->base, e->bytes);
 	callback_leave(&c);
 }
 
@@ -57,19 +67,15 @@ static int allocator_get(struct provider *p, struct extent *e, uint64_t align)
 			       *binpool_last_error() ? binpool_last_error() : strerror(-err));
 	}
 	e->base = ptr;
+	/* Nor is the last byte of all addresses anybody's: its end would be at 0. */
+	if (!p->pool->handles && e->bytes > UINTPTR_MAX - (uintptr_t)ptr) {
+		allocator_put(p, e);
+		return explain(-EFAULT,
+			       "pool %s: its allocator gave %s at %p, which end beyond the last "
+			       "address",
+			       p->pool->name, human(e->bytes, asked), ptr);
+	}
 	return 0;
-}
-
-static void allocator_put(struct provider *p, struct extent *e)
-{
-	struct callback c;
-
-	callback_enter(&c, p->pool);
-	if (p->pool->handles)
-		p->allocator.free_handle(p->allocator.ctx, (uintptr_t)e->base, e->bytes);
-	else
-		p->allocator.free(p->allocator.ctx, e->base, e->bytes);
-	callback_leave(&c);
 }
 
 const struct provider_ops provider_allocator = {

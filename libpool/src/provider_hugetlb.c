@@ -29,9 +29,11 @@ static int hugetlb_open(struct provider *p)
 	int fd;
 
 	p->unit = pmd_size();
-	p->max_bytes = meminfo_bytes(BINPOOL_NODE_ANY, "MemTotal") / 100 * percent;
+	p->max_bytes = physical_bytes() / 100 * percent;
 	p->max_from = "80 % of memory; option max_bytes or BINPOOL_OPTS changes it";
 	fd = hugetlb_memfd(p->unit);
+	if (fd < 0 && no_descriptor(errno))
+		return explain(-errno, "hugetlb: no file descriptor left; raise ulimit -n");
 	if (fd < 0)
 		return explain(-ENODEV, "hugetlb: this kernel has no huge pages of %s: %s",
 			       human(p->unit, page), strerror(errno));

@@ -21,7 +21,7 @@ static int thp_open(struct provider *p)
 	const uint64_t percent = 80;
 
 	p->unit = pmd_size();
-	p->max_bytes = meminfo_bytes(BINPOOL_NODE_ANY, "MemTotal") / 100 * percent;
+	p->max_bytes = physical_bytes() / 100 * percent;
 	p->max_from = "80 % of memory; option max_bytes or BINPOOL_OPTS changes it";
 	return 0;
 }
@@ -33,20 +33,29 @@ static int thp_open(struct provider *p)
 static int check_room(const struct provider *p, uint64_t bytes)
 {
 	char asked[HUMAN_LEN], left[HUMAN_LEN];
-	uint64_t room = meminfo_bytes(BINPOOL_NODE_ANY, "MemAvailable");
+	uint64_t room = 0, cache = 0;
+	int err;
 
 	if (p->strict_node) {
-		uint64_t cache = meminfo_bytes(p->node, "Active(file)") +
-				 meminfo_bytes(p->node, "Inactive(file)");
-
-		room = meminfo_bytes(p->node, "MemFree") + cache / 2;
+		err = meminfo_add(p->node, "Active(file)", &cache);
+		if (!err)
+			err = meminfo_add(p->node, "Inactive(file)", &cache);
+		if (!err)
+			err = meminfo_add(p->node, "MemFree", &room);
+		if (err)
+			return err;
+		room += cache / 2;
 		if (bytes > room)
 			return explain(-ENOMEM,
 				       "thp: asked for %s of node %d, which has %s left "
 				       "(/sys/devices/system/node/node%d/meminfo); without "
 				       "strict_node other nodes serve too",
 				       human(bytes, asked), p->node, human(room, left), p->node);
+		return 0;
 	}
+	err = meminfo_add(BINPOOL_NODE_ANY, "MemAvailable", &room);
+	if (err)
+		return err;
 	if (bytes > room)
 		return explain(-ENOMEM,
 			       "thp: asked for %s, the system has %s left (MemAvailable in "
@@ -89,11 +98,13 @@ static int explain_lock(uint64_t bytes)
  */
 static bool all_huge(const struct provider *p, const struct extent *piece)
 {
+	uint64_t page;
+
 	for (uint64_t at = 0; at < piece->bytes; at += p->unit) {
 		if (!madvise(piece->base + at, p->unit, MADV_COLLAPSE))
 			continue;
 		/* Before Linux 6.1 it cannot be asked; nor where huge pages are turned off. */
-		return errno == EINVAL && mapped_page(piece->base + at) >= p->unit;
+		return errno == EINVAL && !mapped_page(piece->base + at, &page) && page >= p->unit;
 	}
 	return true;
 }

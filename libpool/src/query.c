@@ -178,17 +178,18 @@ EXPORT int binpool_query(const void *ptr, struct binpool_ptr_info *out)
 	if (taken)
 		turn_take(s.found);
 	info.pool = s.found;
-	info.page_bytes = mapped_page(ptr);
+	err = mapped_page(ptr, &info.page_bytes);
 	page = (const char *)((uintptr_t)ptr & ~(uintptr_t)(page_size() - 1));
 	if (info.page_bytes)
 		info.node = memory_node(page, page_size(), page_size());
-	err = describe(s.found, ptr, turn_is_mine(s.found), &info);
+	if (!err && describe(s.found, ptr, turn_is_mine(s.found), &info))
+		err = explain(-ENOENT, "%p is in no pool's memory any more", ptr);
 	if (taken) {
 		turn_give(s.found);
 		extents_settle(s.found);
 	}
 	pool_unpin(s.found);
 	if (err)
-		return explain(err, "%p is in no pool's memory any more", ptr);
+		return err;
 	return struct_out(out, &info, sizeof(info), "out");
 }

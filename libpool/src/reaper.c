@@ -153,13 +153,16 @@ int reaper_start(struct binpool *pool)
 	if (!r)
 		return explain(-ENOMEM, "no memory for a pool's thread");
 	r->fd[WAKE] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	/* Without one of these it hears of less. */
+	err = r->fd[WAKE] < 0 ? -errno : 0;
+	/* Where the system has one of these not, it hears of less. */
 	r->fd[PSI] = binpool_pressure_fd();
 	r->fd[ASKED] = asked_watch();
-	if (r->fd[WAKE] < 0) {
-		err = -errno;
+	for (int i = 0; i < SOURCES && !err; i++)
+		err = no_descriptor(-r->fd[i]) ? r->fd[i] : 0;
+	if (err) {
 		reaper_delete(r);
-		return explain(err, "a pool's thread: eventfd: %s", strerror(-err));
+		return explain(err, "a pool's thread: no descriptor for it: %s; raise ulimit -n",
+			       strerror(-err));
 	}
 	pool->reaper = r;
 	/* Signals are for the program's threads. */

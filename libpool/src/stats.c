@@ -23,8 +23,8 @@ uint64_t not_negative(uint64_t n)
 /* Locked. */
 void stats_collect(const struct binpool *pool, struct binpool_stats *out)
 {
-	uint64_t page = 0, runs = 0;
-	bool known = true;
+	uint64_t page = UINT64_MAX, runs = 0;
+	bool known = pool->extents;
 
 	assert_locked(pool);
 	*out = pool->stats;
@@ -40,11 +40,12 @@ void stats_collect(const struct binpool *pool, struct binpool_stats *out)
 	out->pending_bytes = pool->fences.bytes;
 	out->provider = pool->provider.ops->id;
 	for (const struct extent *e = pool->extents; e && !pool->exact; e = e->next) {
-		page = page ? u64_min(page, e->page_bytes) : e->page_bytes;
+		page = u64_min(page, e->page_bytes);
 		runs += e->runs;
 		known = known && e->runs;
 	}
-	out->page_bytes = page;
+	/* One that could not be looked at makes it 0, as for all that is known. */
+	out->page_bytes = page == UINT64_MAX ? 0 : page;
 	out->runs = known ? runs : 0;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <linux/capability.h>
@@ -66,17 +67,34 @@ uint64_t pmd_size(void)
 	return s;
 }
 
-/* A field of a file of lines "field: number kB", in bytes; 0 if absent. */
-static uint64_t field_bytes(const char *path, const char *field)
+uint64_t physical_bytes(void)
+{
+	struct sysinfo info;
+
+	return sysinfo(&info) ? 0 : (uint64_t)info.totalram * info.mem_unit;
+}
+
+/* A file of /proc or /sys, NULL if there is none. -EMFILE, -ENFILE, explained: who knows. */
+static int info_open(const char *path, FILE **f)
+{
+	*f = fopen(path, "re");
+	return !*f && no_descriptor(errno)
+		       ? explain(-errno, "no file descriptor left to read %s; raise ulimit -n",
+				 path)
+		       : 0;
+}
+
+/* Adds a field of a file of lines "field: number kB" to *bytes, if it is there. */
+static int field_add(const char *path, const char *field, uint64_t *bytes)
 {
 	size_t len = strlen(field);
 	unsigned long long kib = 0;
 	char line[256], *at;
 	FILE *f;
+	int err = info_open(path, &f);
 
-	f = fopen(path, "re");
 	if (!f)
-		return 0;
+		return err;
 	while (fgets(line, sizeof(line), f)) {
 		/* A node's lines begin with "Node N ". */
 		at = strstr(line, field);
@@ -85,21 +103,25 @@ static uint64_t field_bytes(const char *path, const char *field)
 			break;
 	}
 	fclose(f);
-	return kib * 1024;
+	*bytes += kib * 1024;
+	return 0;
 }
 
-uint64_t meminfo_bytes(int32_t node, const char *field)
+int meminfo_add(int32_t node, const char *field, uint64_t *bytes)
 {
 	char path[64] = "/proc/meminfo";
 
 	if (node >= 0)
 		snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/meminfo", node);
-	return field_bytes(path, field);
+	return field_add(path, field, bytes);
 }
 
 uint64_t status_bytes(const char *field)
 {
-	return field_bytes("/proc/thread-self/status", field);
+	uint64_t bytes = 0;
+
+	field_add("/proc/thread-self/status", field, &bytes);
+	return bytes;
 }
 
 bool can_lock_memory(void)
@@ -272,17 +294,19 @@ void extents_measure(struct binpool *pool)
 	fclose(f);
 }
 
-uint64_t mapped_page(const void *ptr)
+int mapped_page(const void *ptr, uint64_t *page)
 {
-	FILE *f = fopen("/proc/thread-self/smaps", "re");
 	const uint64_t at = (uintptr_t)ptr;
 	unsigned long long start, end;
 	struct mapping m = {0};
 	char *line = NULL;
 	size_t size = 0;
+	FILE *f;
+	int err = info_open("/proc/thread-self/smaps", &f);
 
+	*page = 0;
 	if (!f)
-		return 0;
+		return err;
 	while (getline(&line, &size, f) > 0) {
 		if (sscanf(line, "%llx-%llx ", &start, &end) != 2)
 			read_field(&m, line);
@@ -294,7 +318,7 @@ uint64_t mapped_page(const void *ptr)
 	free(line);
 	fclose(f);
 	/* What is resident of hugetlb pages is not told as such. */
-	if (at < m.start || at >= m.end || (m.page < pmd_size() && !m.there))
-		return 0;
-	return mapping_page(&m);
+	if (at >= m.start && at < m.end && (m.page >= pmd_size() || m.there))
+		*page = mapping_page(&m);
+	return 0;
 }

@@ -6,6 +6,7 @@
 #include "unit.h"
 
 #include <dlfcn.h>
+#include <sys/resource.h>
 
 #include <binpool_cuda.h>
 
@@ -218,13 +219,47 @@ static void device_memory(void **state)
 	assert_int_equal(cuda->mode, 0);
 }
 
-int main(void)
+/* In a program that has asked for no driver yet: one that cannot be opened now may be later. */
+static int driver_later(void)
+{
+	struct binpool_fence f = {.size = sizeof(f)};
+	struct CUevent_st event;
+	struct rlimit limit;
+	rlim_t most;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return 1;
+	most = limit.rlim_cur;
+	limit.rlim_cur = 0;
+	if (setrlimit(RLIMIT_NOFILE, &limit))
+		return 2;
+	if (binpool_cuda_fence(&event, &f) != -ENODEV ||
+	    !strstr(binpool_last_error(), strerror(EMFILE)))
+		return 3;
+	limit.rlim_cur = most;
+	return setrlimit(RLIMIT_NOFILE, &limit) || binpool_cuda_fence(&event, &f) ? 4 : 0;
+}
+
+static void no_descriptor_at_first(void **state)
+{
+	char said[4096];
+	int status = run_self("driver_later", said, sizeof(said));
+
+	(void)state;
+	if (status)
+		fail_msg("status 0x%x: %s", status, said);
+}
+
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(events_are_pooled), cmocka_unit_test(captured),
-		cmocka_unit_test(context_goes),	     cmocka_unit_test(errors),
-		cmocka_unit_test(callers_events),    cmocka_unit_test(device_memory),
+		cmocka_unit_test(events_are_pooled),	  cmocka_unit_test(captured),
+		cmocka_unit_test(context_goes),		  cmocka_unit_test(errors),
+		cmocka_unit_test(callers_events),	  cmocka_unit_test(device_memory),
+		cmocka_unit_test(no_descriptor_at_first),
 	};
 
+	if (argc > 1 && !strcmp(argv[1], "driver_later"))
+		return driver_later();
 	return cmocka_run_group_tests_name("cuda_fake", tests, find_fake, NULL);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * The CUDA driver, loaded when it is first needed. Owns the table of its calls,
- * which is made once and never changes, and the mark that the process ends.
+ * which is made once, with driver_lock, and never changes; and the mark that the process ends.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,8 +14,10 @@
 #include "cuda.h"
 
 static struct cuda driver;
+static pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
 static char reason[512]; /* that there is none */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool loaded;	 /* for good or ill; until then there may be one yet */
+static bool ready;
 
 static bool gone;
 
@@ -30,6 +32,7 @@ static void exiting(void)
 	__atomic_store_n(&gone, true, __ATOMIC_RELAXED);
 }
 
+/* driver_lock. */
 static void load(void)
 {
 	static const struct {
@@ -50,6 +53,7 @@ static void load(void)
 			 dlerror());
 		return;
 	}
+	loaded = true;
 	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
 		void *address = dlsym(library, calls[i].symbol);
 
@@ -66,15 +70,22 @@ static void load(void)
 		snprintf(reason, sizeof(reason), "CUDA: cuInit: error %d", err);
 	else if (atexit(exiting))
 		snprintf(reason, sizeof(reason), "CUDA: no memory for an exit handler");
+	else
+		__atomic_store_n(&ready, true, __ATOMIC_RELEASE);
 }
 
 const struct cuda *cuda_get(void)
 {
-	pthread_once(&once, load);
-	if (!*reason)
+	if (__atomic_load_n(&ready, __ATOMIC_ACQUIRE))
 		return &driver;
-	binpool_set_last_error(reason);
-	return NULL;
+	pthread_mutex_lock(&driver_lock);
+	/* What was missing may have been a descriptor. */
+	if (!loaded)
+		load();
+	if (!ready)
+		binpool_set_last_error(reason);
+	pthread_mutex_unlock(&driver_lock);
+	return ready ? &driver : NULL;
 }
 
 int cuda_enter(const struct cuda *cuda)
