@@ -21,7 +21,9 @@
  *    sizeof(struct) (the _INIT macros do). A larger struct than the library
  *    knows is accepted if what is unknown is zero, else -E2BIG; a smaller one
  *    is taken as if the rest were zero, resp. filled as far as it goes. In a
- *    struct that is only filled, what the library does not know is zeroed.
+ *    struct that is only filled, what the library does not know is zeroed. Above
+ *    4096 bytes a size is -E2BIG in either, and -EINVAL if it does not cover itself: nothing
+ *    was done then.
  *  - Errors common to all: -EINVAL for NULL where an object is needed, for
  *    unknown flags or values; -EOWNERDEAD in a forked child for a pool it
  *    inherited, but freeing there is 0 and does nothing, and destroying works.

@@ -71,10 +71,10 @@ EXPORT int binpool_alloc_ex(struct binpool *pool, const struct binpool_alloc_opt
 
 	if (!err)
 		err = struct_in(&o, sizeof(o), opts, "opts");
+	if (!err)
+		err = struct_check(out, sizeof(out->size), "out");
 	if (err)
 		return err;
-	if (!out || out->size < sizeof(out->size))
-		return explain(-EINVAL, "out is NULL or its member size is not set");
 	if (o.flags & ~(BINPOOL_BUF_ZEROED | BINPOOL_BUF_WAIT) ||
 	    (o.wait_ms && !(o.flags & BINPOOL_BUF_WAIT)))
 		return explain(-EINVAL, "opts: unknown flags 0x%x, or wait_ms without WAIT",
@@ -92,7 +92,9 @@ EXPORT int binpool_alloc_ex(struct binpool *pool, const struct binpool_alloc_opt
 		err = allocate_waiting(pool, &o, &buf);
 	if (!err && o.tag && *o.tag)
 		err = tag_buffer(pool, &buf, o.tag);
-	return err ? err : struct_out(out, &buf, sizeof(buf), "out");
+	if (!err)
+		struct_fill(out, &buf, sizeof(buf));
+	return err;
 }
 
 EXPORT int binpool_buf_info(struct binpool *pool, const void *ptr, struct binpool_buf *out)
@@ -101,6 +103,8 @@ EXPORT int binpool_buf_info(struct binpool *pool, const void *ptr, struct binpoo
 	struct run *run;
 	int err = pool_enter(pool);
 
+	if (!err)
+		err = struct_check(out, sizeof(out->size), "out");
 	if (err)
 		return err;
 	pool_lock(pool);
@@ -112,7 +116,8 @@ EXPORT int binpool_buf_info(struct binpool *pool, const void *ptr, struct binpoo
 	pool_unlock(pool);
 	if (err)
 		return explain(err, "pool %s: no live buffer starts at %p", pool->name, ptr);
-	return struct_out(out, &buf, sizeof(buf), "out");
+	struct_fill(out, &buf, sizeof(buf));
+	return 0;
 }
 
 /* ---- References ----------------------------------------------------------- */
@@ -355,10 +360,10 @@ EXPORT int binpool_buffer_sub(struct binpool *pool, const struct binpool_buf *pa
 	struct sub *sub;
 	int err = buf_in(&b, pool, parent);
 
+	if (!err)
+		err = struct_check(out, sizeof(out->size), "out");
 	if (err)
 		return err;
-	if (!out || out->size < sizeof(out->size))
-		return explain(-EINVAL, "out is NULL or its member size is not set");
 	c = cache_get(pool);
 	pool_lock(pool);
 	run = resolve(pool, &b, &sub);
@@ -394,5 +399,6 @@ EXPORT int binpool_buffer_sub(struct binpool *pool, const struct binpool_buf *pa
 	}
 	part_describe(pool, run, sub, &made);
 	pool_unlock(pool);
-	return struct_out(out, &made, sizeof(made), "out");
+	struct_fill(out, &made, sizeof(made));
+	return 0;
 }

@@ -21,12 +21,13 @@ EXPORT int binpool_handle_alloc(struct binpool *pool, uint64_t size, struct binp
 	struct binpool_buf buf;
 	int err = handle_enter(pool);
 
-	if (err)
-		return err;
-	if (!out || out->size < sizeof(out->size))
-		return explain(-EINVAL, "out is NULL or its member size is not set");
-	err = allocate(pool, size, 1, 0, &buf);
-	return err ? err : struct_out(out, &buf, sizeof(buf), "out");
+	if (!err)
+		err = struct_check(out, sizeof(out->size), "out");
+	if (!err)
+		err = allocate(pool, size, 1, 0, &buf);
+	if (!err)
+		struct_fill(out, &buf, sizeof(buf));
+	return err;
 }
 
 EXPORT int binpool_handle_free(struct binpool *pool, const struct binpool_buf *buf)
@@ -107,10 +108,10 @@ EXPORT int binpool_pool_allocator(struct binpool *pool, struct binpool_allocator
 	struct binpool_allocator_ops made = {.ctx = pool, .release = pool_release};
 	int err = pool_enter(pool);
 
+	if (!err)
+		err = struct_check(ops, sizeof(*ops), "ops");
 	if (err)
 		return err;
-	if (!ops || ops->size < sizeof(*ops))
-		return explain(-EINVAL, "ops is NULL or its member size is not set");
 	if (pool->handles) {
 		made.alloc_handle = pool_alloc_handle;
 		made.free_handle = pool_free_handle;
@@ -125,5 +126,6 @@ EXPORT int binpool_pool_allocator(struct binpool *pool, struct binpool_allocator
 	pool_lock(pool);
 	pool->feeds++;
 	pool_unlock(pool);
-	return struct_out(ops, &made, sizeof(made), "ops");
+	struct_fill(ops, &made, sizeof(made));
+	return 0;
 }

@@ -7,23 +7,15 @@
 
 #include "pool.h"
 
-#define STRUCT_MAX 4096u
-
 int struct_in(void *to, size_t known, const void *from, const char *what)
 {
+	int err = struct_check(from, sizeof(size_t), what);
 	const unsigned char *bytes = from;
 	size_t size;
 
-	if (!from)
-		return explain(-EINVAL, "%s is NULL", what);
+	if (err)
+		return err;
 	memcpy(&size, from, sizeof(size));
-	if (size < sizeof(size))
-		return explain(-EINVAL, "%s: its member size is %zu, set it to sizeof(*%s)", what,
-			       size, what);
-	/* No version will be that large; it was never set, and there may be nothing to look at. */
-	if (size > STRUCT_MAX)
-		return explain(-E2BIG, "%s: its member size is %zu, set it to sizeof(*%s)", what,
-			       size, what);
 	for (size_t i = known; i < size; i++) {
 		if (bytes[i])
 			return explain(-E2BIG,
@@ -34,23 +26,6 @@ int struct_in(void *to, size_t known, const void *from, const char *what)
 	memset(to, 0, known);
 	memcpy(to, from, size < known ? size : known);
 	memcpy(to, &known, sizeof(known));
-	return 0;
-}
-
-int struct_out(void *to, void *from, size_t known, const char *what)
-{
-	size_t size;
-
-	if (!to)
-		return explain(-EINVAL, "%s is NULL", what);
-	memcpy(&size, to, sizeof(size));
-	if (size < sizeof(size))
-		return explain(-EINVAL, "%s: its member size is %zu, set it to sizeof(*%s)", what,
-			       size, what);
-	memcpy(from, &size, sizeof(size));
-	memcpy(to, from, size < known ? size : known);
-	if (size > known)
-		memset((char *)to + known, 0, size - known);
 	return 0;
 }
 

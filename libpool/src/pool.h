@@ -219,6 +219,7 @@ struct extent {
 };
 
 #include "provider.h"
+#include "versioned.h"
 
 /* ---- Bins: bins.c ------------------------------------------------------- */
 
@@ -407,8 +408,6 @@ void pools_each(void (*fn)(struct binpool *pool, void *arg), void *arg);
  * tail that is not zero. @to->size is set to sizeof(*to).
  */
 int struct_in(void *to, size_t known, const void *from, const char *what);
-/* Fills one: as far as the user's goes; what the library does not know is zeroed. */
-int struct_out(void *to, void *from, size_t known, const char *what);
 int options_check(struct binpool_options *o);
 int options_from_environment(struct binpool_options *o);
 

@@ -164,10 +164,11 @@ EXPORT int binpool_query(const void *ptr, struct binpool_ptr_info *out)
 	struct search s = {.ptr = ptr};
 	const char *page;
 	bool ours, taken;
-	int err = 0;
+	int err;
 
-	if (!out || out->size < sizeof(out->size))
-		return explain(-EINVAL, "out is NULL or its member size is not set");
+	err = struct_check(out, sizeof(out->size), "out");
+	if (err)
+		return err;
 	pools_each(look, &s);
 	if (!s.found)
 		return explain(-ENOENT, "%p is in no pool's memory", ptr);
@@ -191,5 +192,6 @@ EXPORT int binpool_query(const void *ptr, struct binpool_ptr_info *out)
 	pool_unpin(s.found);
 	if (err)
 		return err;
-	return struct_out(out, &info, sizeof(info), "out");
+	struct_fill(out, &info, sizeof(info));
+	return 0;
 }

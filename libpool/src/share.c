@@ -197,10 +197,10 @@ EXPORT int binpool_export(struct binpool *pool, const void *ptr, struct binpool_
 	struct run *run;
 	int err = pool_enter_host(pool);
 
+	if (!err)
+		err = struct_check(out, sizeof(out->size), "out");
 	if (err)
 		return err;
-	if (!out || out->size < sizeof(out->size))
-		return explain(-EINVAL, "out is NULL or its member size is not set");
 	for (;;) {
 		pool_lock(pool);
 		run = lookup_find(pool, ptr);
@@ -216,7 +216,9 @@ EXPORT int binpool_export(struct binpool *pool, const void *ptr, struct binpool_
 		if (err)
 			break;
 	}
-	return err ? err : struct_out(out, &s, sizeof(s), "out");
+	if (!err)
+		struct_fill(out, &s, sizeof(s));
+	return err;
 }
 
 /* ---- Importing --------------------------------------------------------------- */

@@ -54,6 +54,8 @@ EXPORT int binpool_get_stats(struct binpool *pool, struct binpool_stats *out)
 	struct binpool_stats stats;
 	int err = pool_enter(pool);
 
+	if (!err)
+		err = struct_check(out, sizeof(out->size), "out");
 	if (err)
 		return err;
 	stats_measure(pool);
@@ -61,7 +63,8 @@ EXPORT int binpool_get_stats(struct binpool *pool, struct binpool_stats *out)
 	caches_settle(pool);
 	stats_collect(pool, &stats);
 	pool_unlock(pool);
-	return struct_out(out, &stats, sizeof(stats), "out");
+	struct_fill(out, &stats, sizeof(stats));
+	return 0;
 }
 
 /* ---- Statistics of the caller's own ----------------------------------------- */
@@ -69,9 +72,7 @@ EXPORT int binpool_get_stats(struct binpool *pool, struct binpool_stats *out)
 /* What these functions look at has been there from the first version on. */
 static int stats_ours(const struct binpool_stats *s)
 {
-	if (!s || s->size < offsetof(struct binpool_stats, extents))
-		return explain(-EINVAL, "stats is NULL or its member size is not set");
-	return 0;
+	return struct_check(s, offsetof(struct binpool_stats, extents), "stats");
 }
 
 static uint64_t less(uint64_t from, uint64_t by)

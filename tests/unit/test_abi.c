@@ -92,6 +92,162 @@ static void outputs_versions(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+/* A struct to be filled, and what is behind it. */
+union wild {
+	size_t size;
+	struct binpool_stats stats;
+	struct binpool_buf buf;
+	struct binpool_ptr_info info;
+	struct binpool_share share;
+	struct binpool_allocator_ops ops;
+	unsigned char bytes[2 * 4096];
+};
+
+static int number_alloc(void *ctx, uint64_t bytes, uint64_t *handle)
+{
+	void *ptr;
+	int err = counter_alloc(ctx, bytes, &ptr);
+
+	*handle = (uintptr_t)ptr;
+	return err;
+}
+
+static void number_free(void *ctx, uint64_t handle, uint64_t bytes)
+{
+	counter_free(ctx, (void *)(uintptr_t)handle, bytes);
+}
+
+static struct binpool *handle_pool(struct counter *c)
+{
+	const struct binpool_allocator_ops ops = {
+		.size = sizeof(ops),
+		.ctx = c,
+		.alloc_handle = number_alloc,
+		.free_handle = number_free,
+	};
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool *pool;
+
+	o.kind = BINPOOL_KIND_HANDLE;
+	o.provider = BINPOOL_PROVIDER_ALLOCATOR;
+	o.allocator = &ops;
+	assert_ok(binpool_create(&pool, &o));
+	return pool;
+}
+
+enum { STATS, INFO, QUERY, ALLOC, SUB, EXPORT, OPS, HANDLE, FILLED };
+
+static int fill(int what, struct binpool *pool, struct binpool *handles, void *p, union wild *w)
+{
+	const struct binpool_alloc_opts opts = {.size = sizeof(opts), .bytes = 100};
+	const struct binpool_buf parent = {.size = sizeof(parent), .ptr = p};
+
+	switch (what) {
+	case STATS:
+		return binpool_get_stats(pool, &w->stats);
+	case INFO:
+		return binpool_buf_info(pool, p, &w->buf);
+	case QUERY:
+		return binpool_query(p, &w->info);
+	case ALLOC:
+		return binpool_alloc_ex(pool, &opts, &w->buf);
+	case SUB:
+		return binpool_buffer_sub(pool, &parent, 0, 1, &w->buf);
+	case EXPORT:
+		return binpool_export(pool, p, &w->share);
+	case OPS:
+		return binpool_pool_allocator(pool, &w->ops);
+	default:
+		return binpool_handle_alloc(handles, 100, &w->buf);
+	}
+}
+
+/* A size that was never set is not written to, nor is anything else done. */
+static void wild_sizes(void **state)
+{
+	const size_t most = 4096, bad[] = {most + 1, 2 * most, SIZE_MAX / 2, SIZE_MAX};
+	struct counter c = COUNTER_INIT;
+	struct binpool *pool = thp_pool(16 * MIB), *handles = handle_pool(&c);
+	struct binpool_stats before[2], after[2];
+	void *p = binpool_alloc(pool, 1000);
+	union wild w;
+	int err;
+
+	(void)state;
+	before[0] = stats_of(pool);
+	before[1] = stats_of(handles);
+	for (int what = 0; what < FILLED; what++) {
+		for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+			memset(&w, 0xee, sizeof(w));
+			w.size = bad[i];
+			err = fill(what, pool, handles, p, &w);
+			if (err != -E2BIG)
+				fail_msg("function %d, size %zu: %d", what, bad[i], err);
+			assert_error_names("member size");
+			assert_int_equal(w.size, bad[i]);
+			for (size_t j = sizeof(w.size); j < sizeof(w); j++)
+				assert_int_equal(w.bytes[j], 0xee);
+		}
+	}
+	after[0] = stats_of(pool);
+	after[1] = stats_of(handles);
+	assert_memory_equal(before, after, sizeof(before));
+	/* Up to there it is filled, and what follows is not touched. */
+	for (int what = 0; what < FILLED; what++) {
+		if (what == EXPORT)
+			continue;
+		memset(&w, 0xee, sizeof(w));
+		w.size = most;
+		assert_ok(fill(what, pool, handles, p, &w));
+		assert_int_equal(w.size, most);
+		assert_int_equal(w.bytes[most - 1], 0);
+		assert_int_equal(w.bytes[most], 0xee);
+		if (what == ALLOC)
+			assert_ok(binpool_free(pool, w.buf.ptr));
+		if (what == SUB)
+			assert_ok(binpool_buffer_put(pool, &w.buf));
+		if (what == OPS)
+			w.ops.release(w.ops.ctx);
+		if (what == HANDLE)
+			assert_ok(binpool_handle_free(handles, &w.buf));
+	}
+	/* Those of the caller's own are read only. */
+	memset(&w, 0, sizeof(w));
+	w.size = most + 1;
+	assert_int_equal(binpool_stats_push_alloc(&w.stats, 1, 1), -E2BIG);
+	assert_int_equal(w.stats.allocs, 0);
+	assert_true(binpool_stats_reuse_factor(&w.stats) < 0);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_destroy(pool));
+	assert_ok(binpool_destroy(handles));
+}
+
+/* Of what is read more than the struct is looked at up to there only. */
+static void wild_inputs(void **state)
+{
+	struct binpool_buf buf = {.size = sizeof(buf)};
+	union wild w = {.bytes = {0}};
+	struct binpool_import *import;
+	struct binpool *pool;
+	uint64_t id;
+	void *p;
+
+	(void)state;
+	w.size = 4097;
+	assert_int_equal(binpool_create(&pool, (void *)&w), -E2BIG);
+	assert_null(pool);
+	pool = thp_pool(16 * MIB);
+	p = binpool_alloc(pool, 1000);
+	assert_int_equal(binpool_alloc_ex(pool, (void *)&w, &buf), -E2BIG);
+	assert_int_equal(binpool_buffer_get(pool, &w.buf), -E2BIG);
+	assert_int_equal(binpool_buffer_put(pool, &w.buf), -E2BIG);
+	assert_int_equal(binpool_free_after(pool, p, (void *)&w, 1), -E2BIG);
+	assert_int_equal(binpool_add_registrar(pool, (void *)&w, &id), -E2BIG);
+	assert_int_equal(binpool_import(&import, &w.share), -E2BIG);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_destroy(pool));
+}
+
 static void alloc_opts(void **state)
 {
 	struct binpool *pool = thp_pool(16 * MIB);
@@ -244,6 +400,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(options_versions), cmocka_unit_test(outputs_versions),
+		cmocka_unit_test(wild_sizes),	    cmocka_unit_test(wild_inputs),
 		cmocka_unit_test(alloc_opts),	    cmocka_unit_test(bad_options),
 		cmocka_unit_test(null_pool),	    cmocka_unit_test(environment),
 	};

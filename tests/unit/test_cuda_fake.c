@@ -117,6 +117,11 @@ static void errors(void **state)
 	struct binpool_fence f = {.size = sizeof(f)};
 	unsigned long created;
 	char *p = binpool_alloc(pool, MIB);
+	union {
+		struct binpool_fence f;
+		struct binpool_allocator_ops ops;
+		unsigned char bytes[8192];
+	} wild;
 
 	(void)state;
 	created = cuda->created;
@@ -137,6 +142,12 @@ static void errors(void **state)
 	assert_int_equal(binpool_cuda_fence(NULL, &f), -EINVAL);
 	f.size = 0;
 	assert_int_equal(binpool_cuda_fence((struct CUevent_st *)&f, &f), -EINVAL);
+	/* What was never set; there would be room here. */
+	memset(&wild, 0, sizeof(wild));
+	wild.f.size = 4097;
+	assert_int_equal(binpool_cuda_fence((struct CUevent_st *)&f, &wild.f), -E2BIG);
+	assert_int_equal(binpool_cuda_device_allocator(&wild.ops), -E2BIG);
+	assert_int_equal(wild.f.kind, 0);
 	assert_int_equal(cuda->created - created, 1);
 	/* An error of a kernel before it: it is over, with an error. */
 	assert_ok(binpool_free_on_cuda_stream(pool, p, &stream));

@@ -181,6 +181,10 @@ static void too_large(void **state)
 static void bad_arguments(void **state)
 {
 	struct binpool_allocator_ops ops = {.size = sizeof(ops)};
+	union {
+		struct binpool_allocator_ops ops;
+		unsigned char bytes[8192];
+	} wild;
 	struct side s = {0};
 
 	(void)state;
@@ -192,6 +196,11 @@ static void bad_arguments(void **state)
 			 -EINVAL);
 	ops.size = 8;
 	assert_int_equal(binpool_cl_device_allocator(s.context, device, 0, &ops), -EINVAL);
+	/* What was never set; there would be room here. */
+	memset(&wild, 0, sizeof(wild));
+	wild.ops.size = 4097;
+	assert_int_equal(binpool_cl_device_allocator(s.context, device, 0, &wild.ops), -E2BIG);
+	assert_null(wild.ops.release);
 	ops.size = sizeof(ops);
 	assert_ok(binpool_cl_device_allocator(s.context, device, 0, &ops));
 	/* Not used after all. */

@@ -202,6 +202,10 @@ static void events(void **state)
 static void bad_input(void **state)
 {
 	struct binpool_fence f = {.size = sizeof(f)};
+	union {
+		struct binpool_fence f;
+		unsigned char bytes[8192];
+	} wild;
 	struct binpool_stats before, after;
 	struct binpool *pool;
 	char *p;
@@ -224,6 +228,12 @@ static void bad_input(void **state)
 
 		assert_int_equal(binpool_cl_fence(gate, NULL), -EINVAL);
 		assert_int_equal(binpool_cl_fence(gate, &f), -EINVAL);
+		/* What was never set; there would be room here. */
+		memset(&wild, 0xee, sizeof(wild));
+		wild.f.size = 4097;
+		assert_int_equal(binpool_cl_fence(gate, &wild.f), -E2BIG);
+		assert_error_names("member size");
+		assert_int_equal(wild.bytes[4097], 0xee);
 		assert_int_equal(references(gate), 1);
 		gate_open(gate, CL_COMPLETE);
 	}

@@ -6,8 +6,8 @@
  */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "../versioned.h"
 #include "cuda.h"
 
 struct device {
@@ -98,13 +98,11 @@ EXPORT int binpool_cuda_device_allocator(struct binpool_allocator_ops *ops)
 	const struct cuda *cu;
 	struct device *d;
 	CUresult err;
-	int mode;
+	int mode, ret;
 
-	if (!ops || ops->size < sizeof(*ops)) {
-		binpool_set_last_error("binpool_cuda_device_allocator: ops is NULL, or its member "
-				       "size is not set");
-		return -EINVAL;
-	}
+	ret = struct_check(ops, sizeof(*ops), "ops");
+	if (ret)
+		return ret;
 	cu = cuda_get();
 	if (!cu)
 		return -ENODEV;
@@ -128,8 +126,6 @@ EXPORT int binpool_cuda_device_allocator(struct binpool_allocator_ops *ops)
 		return -ENODEV;
 	}
 	made.ctx = d;
-	made.size = ops->size;
-	memset((char *)ops + sizeof(made), 0, ops->size - sizeof(made));
-	memcpy(ops, &made, sizeof(made));
+	struct_fill(ops, &made, sizeof(made));
 	return 0;
 }

@@ -11,8 +11,8 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "../versioned.h"
 #include "cuda.h"
 
 /* A context with events of ours. Never freed: fences point to it. */
@@ -176,19 +176,18 @@ EXPORT int binpool_cuda_fence(struct CUevent_st *event, struct binpool_fence *ou
 		.ctx = event,
 		.done = caller_done,
 	};
-	size_t size;
+	int err;
 
-	if (!event || !out || out->size < sizeof(*out)) {
-		binpool_set_last_error("binpool_cuda_fence: event or out is NULL, or out->size is "
-				       "not set");
+	if (!event) {
+		binpool_set_last_error("binpool_cuda_fence: event is NULL");
 		return -EINVAL;
 	}
+	err = struct_check(out, sizeof(*out), "out");
+	if (err)
+		return err;
 	if (!cuda_get())
 		return -ENODEV;
-	size = out->size;
-	memset(out, 0, size);
-	memcpy(out, &fence, sizeof(fence));
-	out->size = size;
+	struct_fill(out, &fence, sizeof(fence));
 	return 0;
 }
 

@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "../versioned.h"
 #include "opencl.h"
 
 struct device {
@@ -132,12 +132,15 @@ EXPORT int binpool_cl_device_allocator(cl_context context, cl_device_id device, 
 	cl_uint align_bits = 0;
 	struct device *d;
 	cl_int err;
+	int ret;
 
-	if (!context || !device || !ops || ops->size < sizeof(*ops)) {
-		binpool_set_last_error("binpool_cl_device_allocator: an argument is NULL, or "
-				       "ops->size is not set");
+	if (!context || !device) {
+		binpool_set_last_error("binpool_cl_device_allocator: an argument is NULL");
 		return -EINVAL;
 	}
+	ret = struct_check(ops, sizeof(*ops), "ops");
+	if (ret)
+		return ret;
 	if (flags & host) {
 		binpool_set_last_error("binpool_cl_device_allocator: flags with a host pointer");
 		return -EINVAL;
@@ -160,8 +163,6 @@ EXPORT int binpool_cl_device_allocator(cl_context context, cl_device_id device, 
 	d->context = context;
 	d->flags = flags;
 	made.ctx = d;
-	made.size = ops->size;
-	memset((char *)ops + sizeof(made), 0, ops->size - sizeof(made));
-	memcpy(ops, &made, sizeof(made));
+	struct_fill(ops, &made, sizeof(made));
 	return 0;
 }

@@ -4,8 +4,8 @@
  * is all that a fence needs, and the runtime's own reference keeps it.
  */
 #include <errno.h>
-#include <string.h>
 
+#include "../versioned.h"
 #include "opencl.h"
 
 static int event_done(void *ctx)
@@ -42,21 +42,22 @@ static struct binpool_fence event_fence(cl_event event)
 
 EXPORT int binpool_cl_fence(cl_event event, struct binpool_fence *out)
 {
-	struct binpool_fence fence = event_fence(event);
+	const struct binpool_fence fence = event_fence(event);
 	cl_int err;
+	int ret;
 
-	if (!event || !out || out->size < sizeof(*out)) {
-		binpool_set_last_error("binpool_cl_fence: event or out is NULL, or out->size is "
-				       "not set");
+	if (!event) {
+		binpool_set_last_error("binpool_cl_fence: event is NULL");
 		return -EINVAL;
 	}
+	ret = struct_check(out, sizeof(*out), "out");
+	if (ret)
+		return ret;
 	cl_watch_exit();
 	err = clRetainEvent(event);
 	if (err)
 		return cl_explain("clRetainEvent", 0, err);
-	fence.size = out->size;
-	memset(out, 0, out->size);
-	memcpy(out, &fence, sizeof(fence));
+	struct_fill(out, &fence, sizeof(fence));
 	return 0;
 }
 
