@@ -495,7 +495,7 @@ struct binpool_ptr_info {
 	uint64_t page_bytes;
 	void *run; /* a stretch around the address that is physically contiguous for sure */
 	uint64_t run_bytes;
-	uint32_t locked;	/* 1: cannot be swapped out */
+	uint32_t locked;	/* 1: the page at the address cannot be swapped out */
 	uint32_t registrations; /* of the extent; BINPOOL_UNKNOWN in some callbacks */
 	char registrars[128];	/* their names, "opencl,io_uring" */
 	char tag[BINPOOL_TAG_LEN];

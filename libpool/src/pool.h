@@ -200,7 +200,7 @@ struct extent {
 	struct extent *empty_prev, *empty_next; /* in pool->empty, if without buffers */
 	char *base;
 	uint64_t bytes;
-	uint64_t locked_bytes; /* that cannot be swapped out */
+	uint64_t locked_bytes; /* so many, from base on, cannot be swapped out */
 	uint64_t room;	       /* bytes of addresses that are its own, from base on; in turn */
 	struct run *first;     /* at base */
 	struct run *last;      /* at the end */

@@ -26,7 +26,8 @@ struct provider_ops {
 	 * For an extent that grows in place, both or neither: get reserves addresses
 	 * up to e->room, or makes that e->bytes. extend gets piece->bytes of them, from
 	 * e->base + e->bytes on, as get does, and tells of the piece what get tells of
-	 * an extent; shrink lets go of @bytes there, which stay reserved. In turn.
+	 * an extent, its locked_bytes including what it locked before it; shrink lets go of @bytes
+	 * there, which stay reserved. In turn.
 	 */
 	int (*extend)(struct provider *p, struct extent *e, struct extent *piece);
 	void (*shrink)(struct provider *p, struct extent *e, uint64_t bytes);

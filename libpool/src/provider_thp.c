@@ -121,8 +121,8 @@ static void let_go(struct extent *e, char *base, uint64_t bytes)
 	e->room = (uint64_t)(base - e->base);
 }
 
-/* Memory for piece->bytes of reserved addresses. */
-static int fill(struct provider *p, struct extent *piece)
+/* Memory for piece->bytes of reserved addresses; so much before it is there, but not locked. */
+static int fill(struct provider *p, struct extent *piece, uint64_t unlocked)
 {
 	char asked[HUMAN_LEN];
 	int err;
@@ -149,8 +149,13 @@ static int fill(struct provider *p, struct extent *piece)
 			"/sys/kernel/mm/transparent_hugepage/enabled, or have pages reserved "
 			"(provider hugetlb)",
 			asked);
-	piece->locked_bytes = lock_memory(piece->base, piece->bytes) ? piece->bytes : 0;
-	if (!piece->locked_bytes && p->strict)
+	/*
+	 * With what is before it and is not locked, as the limit may have been raised: so what is
+	 * locked is an extent's beginning, whatever is cut off later.
+	 */
+	if (lock_memory(piece->base - unlocked, unlocked + piece->bytes))
+		piece->locked_bytes = unlocked + piece->bytes;
+	else if (p->strict)
 		return explain_lock(piece->bytes);
 	piece->node = memory_node(piece->base, piece->bytes, p->unit);
 	return 0;
@@ -174,7 +179,7 @@ static int thp_get(struct provider *p, struct extent *e, uint64_t align)
 	if (madvise(e->base, e->room, MADV_DONTFORK))
 		err = explain(-errno, "thp: MADV_DONTFORK: %s", strerror(errno));
 	else
-		err = fill(p, e);
+		err = fill(p, e, 0);
 	if (err)
 		munmap(e->base, e->room);
 	return err;
@@ -186,7 +191,7 @@ static int thp_extend(struct provider *p, struct extent *e, struct extent *piece
 
 	if (err)
 		return err;
-	err = fill(p, piece);
+	err = fill(p, piece, e->bytes - e->locked_bytes);
 	if (err)
 		let_go(e, piece->base, piece->bytes);
 	return err;

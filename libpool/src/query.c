@@ -130,7 +130,7 @@ static void describe_extent(const struct binpool *pool, const struct extent *e, 
 	if (pool->provider.ops->file_at)
 		info->extent_fd = pool->provider.ops->file_at(e, at, 1, &at);
 	info->extent_offset = info->extent_fd < 0 ? 0 : at;
-	info->locked = e->locked_bytes == e->bytes;
+	info->locked = (uint64_t)(ptr - e->base) < e->locked_bytes;
 	if (info->node < 0)
 		info->node = e->node;
 }
