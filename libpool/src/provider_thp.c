@@ -150,13 +150,15 @@ static int fill(struct provider *p, struct extent *piece, uint64_t unlocked)
 			"(provider hugetlb)",
 			asked);
 	/*
-	 * With what is before it and is not locked, as the limit may have been raised: so what is
-	 * locked is an extent's beginning, whatever is cut off later.
+	 * With what is before it and is not locked, as the limit may have been raised, else as
+	 * much of that: so what is locked is an extent's beginning, whatever is cut off later.
 	 */
 	if (lock_memory(piece->base - unlocked, unlocked + piece->bytes))
 		piece->locked_bytes = unlocked + piece->bytes;
 	else if (p->strict)
 		return explain_lock(piece->bytes);
+	else if (unlocked && lock_memory(piece->base - unlocked, piece->bytes))
+		piece->locked_bytes = piece->bytes;
 	piece->node = memory_node(piece->base, piece->bytes, p->unit);
 	return 0;
 }

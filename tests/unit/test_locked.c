@@ -97,8 +97,12 @@ static int up_and_down(void)
 		return 2;
 	before = status_bytes("VmLck");
 	for (uint64_t i = 0; i < 100 && !err; i++) {
-		if (!set_limit(rng_below(&r, PIECES_MAX) * PIECE))
+		if (!set_limit(rng_below(&r, limit.rlim_max / PIECE + 1) * PIECE))
 			return 3;
+		/* From the beginning now and then: what is locked first is first. */
+		for (bool all = i % 16 == 15; all && n;)
+			if (binpool_free(pool, p[--n]) || binpool_free_held(pool))
+				return 5;
 		if (n < PIECES_MAX && rng_below(&r, 5) > 1) {
 			p[n] = binpool_alloc(pool, PIECE);
 			if (!p[n])
