@@ -96,7 +96,7 @@ static bool activate(struct binpool *pool, struct run *run, const struct request
 		pool->stats.allocs++;
 	}
 	if (!reused || run->ptr != ptr) {
-		run->ptr = ptr;
+		run_set_ptr(run, ptr);
 		lookup_add(pool, run);
 	}
 	run_set_state(run, RUN_ACTIVE);

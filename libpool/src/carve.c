@@ -45,12 +45,12 @@ static struct run *run_new(struct binpool *pool)
 	pool->spare = run->next;
 	pool->spares--;
 	/* What lists need is written when it is put into one. */
-	run->ptr = NULL;
+	run_set_ptr(run, NULL);
 	run->asked = 0;
-	run->pool = pool;
+	run_set_pool(run, pool);
 	run->bin = 0;
 	run->clean = false;
-	run->slab = NULL;
+	run_set_slab(run, NULL);
 	run_set_state(run, RUN_FREE);
 	return run;
 }
@@ -383,7 +383,7 @@ struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, ui
 			index_add(run);
 		}
 	}
-	buffer->ptr = buffer->base;
+	run_set_ptr(buffer, buffer->base);
 	if (!e->buffers++)
 		extent_set_empty(pool, e, false);
 	return buffer;

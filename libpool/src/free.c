@@ -173,11 +173,13 @@ static FAST bool release_cached(struct binpool *pool, void *ptr, const size_t *s
 	if (__builtin_expect(!pool || !run, 0))
 		return false;
 	c = cache_of(pool);
-	index = run->bin - pool->cache_bin;
-	if (__builtin_expect(!c || run->pool != pool || run->ptr != ptr ||
-				     run_state(run) != RUN_ACTIVE ||
-				     (size && *size != run->asked) || index >= pool->cache_bins,
+	/* The rest is the user's, if it is a buffer of his. */
+	if (__builtin_expect(!c || run_pool(run) != pool || run_ptr(run) != ptr ||
+				     run_state(run) != RUN_ACTIVE || (size && *size != run->asked),
 			     0))
+		return false;
+	index = run->bin - pool->cache_bin;
+	if (__builtin_expect(index >= pool->cache_bins, 0))
 		return false;
 	return cache_push(c, run, ptr, index);
 }
@@ -191,7 +193,7 @@ static bool release_active(struct binpool *pool, struct cache *c, const char *pt
 {
 	struct run *run = map_find(ptr);
 
-	if (!run || run->pool != pool)
+	if (!run || run_pool(run) != pool)
 		return false;
 	pool_lock(pool);
 	/* Another thread may have freed it meanwhile; what describes it stays. */

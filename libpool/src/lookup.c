@@ -90,7 +90,7 @@ struct run *lookup_find(const struct binpool *pool, const void *ptr)
 {
 	struct run *run = map_find(ptr);
 
-	if (run && run->pool == pool && run->ptr == ptr)
+	if (run && run_pool(run) == pool && run_ptr(run) == ptr)
 		return run;
 	if (!pool->lookup_size)
 		return NULL;

@@ -50,10 +50,11 @@ static inline struct run **map_entry(const void *ptr)
 static inline struct run *map_find(const void *ptr)
 {
 	struct run **entry = map_entry(ptr);
-	struct run *run = entry ? __atomic_load_n(entry, __ATOMIC_RELAXED) : NULL;
+	struct run *run = entry ? __atomic_load_n(entry, __ATOMIC_ACQUIRE) : NULL;
+	struct slab *slab = run ? run_slab(run) : NULL;
 
-	if (__builtin_expect(run && run->slab, 0))
-		return slab_slot(run->slab, ptr);
+	if (__builtin_expect(slab != NULL, 0))
+		return slab_slot(slab, ptr);
 	return run;
 }
 
@@ -63,7 +64,8 @@ int map_prepare(const void *base, uint64_t bytes);
 /* Lets the page of @ptr say @to: the buffer that begins in it, or its slab, or NULL. Locked. */
 static inline void map_set(const void *ptr, struct run *to)
 {
-	__atomic_store_n(map_entry(ptr), to, __ATOMIC_RELAXED);
+	/* With what is fixed of it. */
+	__atomic_store_n(map_entry(ptr), to, __ATOMIC_RELEASE);
 }
 void pagemap_before_fork(void);
 void pagemap_after_fork(void);

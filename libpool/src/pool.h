@@ -131,6 +131,40 @@ static inline void run_set_state(struct run *run, enum run_state state)
 	__atomic_store_n(&run->state, (uint8_t)state, __ATOMIC_RELAXED);
 }
 
+/*
+ * Who looks a pointer up, whatever it points to, has no lock: what he sees of a run or a slab
+ * may change meanwhile, so it is read once, and written whole.
+ */
+static inline char *run_ptr(const struct run *run)
+{
+	return __atomic_load_n(&run->ptr, __ATOMIC_RELAXED);
+}
+
+static inline void run_set_ptr(struct run *run, char *ptr)
+{
+	__atomic_store_n(&run->ptr, ptr, __ATOMIC_RELAXED);
+}
+
+static inline struct binpool *run_pool(const struct run *run)
+{
+	return __atomic_load_n(&run->pool, __ATOMIC_RELAXED);
+}
+
+static inline void run_set_pool(struct run *run, struct binpool *pool)
+{
+	__atomic_store_n(&run->pool, pool, __ATOMIC_RELAXED);
+}
+
+static inline struct slab *run_slab(const struct run *run)
+{
+	return __atomic_load_n(&run->slab, __ATOMIC_RELAXED);
+}
+
+static inline void run_set_slab(struct run *run, struct slab *slab)
+{
+	__atomic_store_n(&run->slab, slab, __ATOMIC_RELAXED);
+}
+
 /* Whether it is a user's buffer. */
 static inline bool run_in_use(const struct run *run)
 {
@@ -180,10 +214,12 @@ struct slab {
 /* The buffer of the slab that begins at @ptr; NULL: none does. */
 static inline struct run *slab_slot(struct slab *slab, const char *ptr)
 {
-	uint64_t at = (uint64_t)(ptr - slab->base);
+	uint64_t at = (uint64_t)(ptr - __atomic_load_n(&slab->base, __ATOMIC_RELAXED));
 	uint64_t i = at / SLAB_STRIDE_UNIT * slab->reciprocal >> 16;
 
-	return i < slab->slots && i * slab->stride == at ? &slab->slot[i] : NULL;
+	return i < __atomic_load_n(&slab->slots, __ATOMIC_RELAXED) && i * slab->stride == at
+		       ? &slab->slot[i]
+		       : NULL;
 }
 
 /* ---- Extents: extent.c -------------------------------------------------- */

@@ -69,6 +69,11 @@ static void map_home(const struct run *home, struct run *to)
 		map_set(home->base + at, to);
 }
 
+static void set_slots(struct slab *slab, uint32_t n)
+{
+	__atomic_store_n(&slab->slots, n, __ATOMIC_RELAXED);
+}
+
 /* A slab over a free run; NULL: there is none. */
 static struct slab *slab_new(struct binpool *pool, uint32_t bin, uint64_t capacity)
 {
@@ -84,10 +89,10 @@ static struct slab *slab_new(struct binpool *pool, uint32_t bin, uint64_t capaci
 	list_remove(&b->spare, slab);
 	run_set_state(home, RUN_SLAB);
 	home->bin = bin;
-	home->slab = slab;
 	slab->home = home;
-	slab->base = home->base;
-	slab->slots = (uint32_t)(home->bytes / capacity);
+	__atomic_store_n(&slab->base, home->base, __ATOMIC_RELAXED);
+	set_slots(slab, (uint32_t)(home->bytes / capacity));
+	run_set_slab(home, slab);
 	slab->used = 0;
 	slab->fresh = 0;
 	slab->clean = home->clean;
@@ -118,15 +123,13 @@ struct run *slab_take(struct binpool *pool, uint32_t bin, uint64_t capacity)
 		slot->clean = false;
 	} else {
 		slot = &slab->slot[slab->fresh];
-		*slot = (struct run){
-			.ptr = slab->home->base + (uint64_t)slab->fresh * capacity,
-			.pool = pool,
-			.clean = slab->clean,
-			.bytes = capacity,
-			.extent = slab->home->extent,
-			.slab = slab,
-		};
-		slot->base = slot->ptr;
+		slot->base = slab->base + (uint64_t)slab->fresh * capacity;
+		run_set_ptr(slot, slot->base);
+		run_set_pool(slot, pool);
+		slot->clean = slab->clean;
+		slot->bytes = capacity;
+		slot->extent = slab->home->extent;
+		slot->slab = slab;
 		slab->fresh++;
 	}
 	slot->next = NULL;
@@ -153,9 +156,9 @@ void slab_give(struct binpool *pool, struct run *slot)
 		return;
 	list_remove(&b->slabs, slab);
 	map_home(home, NULL);
-	home->slab = NULL;
+	run_set_slab(home, NULL);
 	home->clean = false;
-	slab->slots = 0;
+	set_slots(slab, 0);
 	list_add(&b->spare, slab);
 	dissolve(pool, home);
 }
