@@ -24,8 +24,7 @@ static bool fenced; /* membarrier() cannot be had */
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct binpool **numbered;
 static uint32_t numbers;
-static pthread_key_t thread_key;
-static bool thread_key_made;
+static bool registered; /* the process, for membarrier() */
 /* Set when a thread's caches are gone: what it calls later goes without. */
 static __thread bool thread_ended;
 
@@ -273,14 +272,18 @@ static void cache_delete(struct cache *c)
 	cache_free(c);
 }
 
-/* At the end of a thread. */
-static void thread_end(void *arg)
+/* At the end of a thread, which may be this one. No lock is held. */
+void caches_end(struct thread *thread)
 {
-	struct thread_caches *t = arg;
+	struct thread_caches *t;
 
 	pthread_mutex_lock(&threads_lock);
-	thread_caches = &no_caches;
-	for (uint32_t i = 0; i < t->size; i++) {
+	t = thread->caches;
+	if (t && t == thread_caches) {
+		thread_caches = &no_caches;
+		thread_ended = true;
+	}
+	for (uint32_t i = 0; t && i < t->size; i++) {
 		struct cache *c = t->cache[i];
 		struct binpool *pool;
 
@@ -292,7 +295,6 @@ static void thread_end(void *arg)
 		pool_unlock(pool);
 	}
 	free(t);
-	thread_ended = true;
 	pthread_mutex_unlock(&threads_lock);
 }
 
@@ -303,6 +305,7 @@ static void thread_end(void *arg)
 static int table_grow(uint32_t number)
 {
 	struct thread_caches *old = thread_caches, *t;
+	struct thread *self = thread_get();
 	uint32_t size = 8;
 
 	if (number < old->size)
@@ -310,7 +313,7 @@ static int table_grow(uint32_t number)
 	while (size <= number)
 		size *= 2;
 	t = calloc(1, sizeof(*t) + size * sizeof(struct cache *));
-	if (!t || pthread_setspecific(thread_key, t)) {
+	if (!t || !self) {
 		free(t);
 		return -ENOMEM;
 	}
@@ -320,7 +323,7 @@ static int table_grow(uint32_t number)
 		if (t->cache[i])
 			t->cache[i]->thread = t;
 	}
-	thread_caches = t;
+	thread_caches = self->caches = t;
 	if (old != &no_caches)
 		free(old);
 	return 0;
@@ -336,6 +339,7 @@ struct cache *cache_get(struct binpool *pool)
 	c = aligned_alloc(64, (sizeof(*c) + 63) / 64 * 64);
 	if (!c)
 		return NULL;
+	threads_reap(false);
 	*c = (struct cache){.pool = pool};
 	c->magazines = bookkeeping_map(pool->cache_bins * sizeof(*c->magazines));
 	if (!c->magazines) {
@@ -385,16 +389,12 @@ static int number_take(struct binpool *pool)
 	return 0;
 }
 
-/* What threads need before the first cache. threads_lock. */
-static int threads_init(void)
+/* What is needed before the first cache. threads_lock. */
+static void threads_init(void)
 {
-	if (thread_key_made)
-		return 0;
-	if (pthread_key_create(&thread_key, thread_end))
-		return -ENOMEM;
-	thread_key_made = true;
-	fenced = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
-	return 0;
+	if (!registered)
+		fenced = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
+	registered = true;
 }
 
 int caches_init(struct binpool *pool, const struct binpool_options *o)
@@ -412,9 +412,8 @@ int caches_init(struct binpool *pool, const struct binpool_options *o)
 	    pool->flags & (BINPOOL_POOL_VERBOSE | BINPOOL_POOL_DEBUG))
 		return 0;
 	pthread_mutex_lock(&threads_lock);
-	err = threads_init();
-	if (!err)
-		err = number_take(pool);
+	threads_init();
+	err = number_take(pool);
 	pthread_mutex_unlock(&threads_lock);
 	if (err)
 		return explain(err, "no memory for a pool");

@@ -231,6 +231,7 @@ void caches_revoke_idle(struct binpool *pool);
 void caches_stop(struct binpool *pool);
 void caches_go(struct binpool *pool);
 void caches_off(struct binpool *pool, bool off);
+void caches_end(struct thread *thread);
 void caches_before_fork(void);
 void caches_after_fork(bool child);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Sentences for people. Owns the calling thread's last error; no lock.
+ * Sentences for people. Owns the text of the calling thread's record; no lock.
  *
  * A thread's text comes from the heap when it first has one: threads' own memory of a library
  * that is loaded late, as by an interpreter, is short, and programs may have used it up.
@@ -13,57 +13,46 @@
 
 #define TEXT_LEN 1024
 
-static __thread char *last_error; /* NULL: none yet, or no memory for it */
-static pthread_key_t text_key;
-static pthread_once_t text_once = PTHREAD_ONCE_INIT;
-static bool text_key_made;
-
-static void text_end(void *text)
+/* NULL: there is none yet, or no memory for it. */
+static char *last_error(void)
 {
-	last_error = NULL;
-	free(text);
+	return thread_record ? thread_record->text : NULL;
 }
 
-static void text_init(void)
-{
-	text_key_made = !pthread_key_create(&text_key, text_end);
-}
-
-/* The thread's, or NULL. Without a key it is never freed. */
+/* The thread's, made if there is none; or NULL. */
 static char *text_get(void)
 {
-	if (!last_error) {
-		pthread_once(&text_once, text_init);
-		last_error = calloc(1, TEXT_LEN);
-		if (last_error && text_key_made)
-			pthread_setspecific(text_key, last_error);
-	}
-	return last_error;
+	struct thread *t = thread_get();
+
+	if (t && !t->text)
+		t->text = calloc(1, TEXT_LEN);
+	return t ? t->text : NULL;
 }
 
 EXPORT const char *binpool_last_error(void)
 {
-	return last_error ? last_error : "";
+	return last_error() ? last_error() : "";
 }
 
 EXPORT void binpool_set_last_error(const char *sentence)
 {
-	if ((sentence && *sentence) || last_error)
+	if ((sentence && *sentence) || last_error())
 		explain(0, "%s", sentence ? sentence : "");
 }
 
 int explain(int err, const char *fmt, ...)
 {
 	/* The old sentence may be among the arguments. */
-	char text[TEXT_LEN];
+	char text[TEXT_LEN], *to;
 	int before = errno;
 	va_list args;
 
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	if (text_get())
-		memcpy(last_error, text, sizeof(text));
+	to = text_get();
+	if (to)
+		memcpy(to, text, sizeof(text));
 	errno = before;
 	return err;
 }

@@ -21,10 +21,12 @@ static void before_fork(void)
 		if (!pool->dead)
 			pool_lock(pool);
 	pagemap_before_fork();
+	threads_before_fork();
 }
 
 static void in_parent(void)
 {
+	threads_after_fork(false);
 	pagemap_after_fork();
 	for (struct binpool *pool = pools; pool; pool = pool->pools_next)
 		if (!pool->dead)
@@ -35,6 +37,7 @@ static void in_parent(void)
 
 static void in_child(void)
 {
+	threads_after_fork(true);
 	pagemap_after_fork();
 	for (struct binpool *pool = pools; pool; pool = pool->pools_next) {
 		if (pool->dead)

@@ -224,6 +224,7 @@ EXPORT int binpool_create(struct binpool **out, const struct binpool_options *op
 	*out = NULL;
 	if (opts)
 		err = struct_in(&o, sizeof(o), opts, "options");
+	threads_reap(false);
 	if (!err)
 		err = options_from_environment(&o);
 	if (!err)
@@ -341,6 +342,7 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 		pthread_mutex_destroy(&pool->lock);
 	}
 	pool_delete(pool);
+	threads_reap(true);
 	return 0;
 }
 

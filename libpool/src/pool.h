@@ -16,7 +16,8 @@
  *     system call other than mmap by malloc, or a wait for anything else.
  *
  *  4. threads_lock (cache.c) comes between pools_lock and pool->lock: the tables in which
- *     threads find their caches. pagemap_lock (pagemap.c) comes last.
+ *     threads find their caches. pagemap_lock (pagemap.c) and records_lock (thread.c) come last,
+ *     and no other is taken under them.
  *
  * A thread's cache of a pool has no lock: cache.h says who may touch it when.
  *
@@ -288,6 +289,7 @@ struct registrar {
 #include "note.h"
 #include "reaper.h"
 #include "share.h"
+#include "thread.h"
 
 /* ---- The pool ----------------------------------------------------------- */
 
