@@ -187,7 +187,8 @@ int binpool_create(struct binpool **pool, const struct binpool_options *opts);
 
 /*
  * Gives everything back and ends the pool. The caller sees to it that no other
- * thread is in a call on it. Errors: -EBUSY while buffers live or wait for fences.
+ * thread is in a call on it. Errors: -EBUSY while buffers live or wait for fences; -ENOMEM
+ * the kernel has no room to unmap its memory (vm.max_map_count): it is there still.
  */
 int binpool_destroy(struct binpool *pool);
 
@@ -325,7 +326,10 @@ int binpool_buffer_sub(struct binpool *pool, const struct binpool_buf *parent, u
 
 /* ---- Holding ------------------------------------------------------------ */
 
-/* Gives all held buffers back to the extents, and empty extents to the provider. */
+/*
+ * Gives all held buffers back to the extents, and empty extents to the provider. What the kernel
+ * has no room to unmap (vm.max_map_count) stays reserved, and is tried again.
+ */
 int binpool_free_held(struct binpool *pool);
 /* From now on freed buffers are not held; what is held goes. */
 int binpool_stop_holding(struct binpool *pool);

@@ -33,7 +33,8 @@ struct binpool_share {
 
 /*
  * Describes the live buffer that starts at @ptr for other processes, which then see all
- * of the file behind its extent. The descriptors in @out are the caller's to close.
+ * of the file behind its extent, and can make holes in it where they cannot make it shorter: to
+ * share is to trust. The descriptors in @out are the caller's to close.
  * The buffer stays this process's, to be freed as ever; freeing it takes the pool's
  * lock. Nothing waits for importers: where they need it longer, free it
  * after a fence of theirs (a pipe or socket ends with its process, too).
@@ -64,7 +65,7 @@ void *binpool_import_ptr(const struct binpool_import *import);
  */
 int binpool_import_check(const struct binpool_import *import);
 
-/* Unmaps it. */
+/* Unmaps it. Errors: -ENOMEM the kernel has no room to (vm.max_map_count): it is there still. */
 int binpool_import_close(struct binpool_import *import);
 
 #ifdef __cplusplus

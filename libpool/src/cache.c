@@ -250,7 +250,7 @@ static void cache_free(struct cache *c)
 {
 	for (struct magazine *m = c->in_use; m; m = m->next)
 		free(m->items);
-	munmap(c->magazines, c->pool->cache_bins * sizeof(*c->magazines));
+	bookkeeping_unmap(c->magazines, c->pool->cache_bins * sizeof(*c->magazines));
 	free(c);
 }
 

@@ -318,8 +318,12 @@ void runs_extend(struct binpool *pool, struct extent *e, uint64_t bytes)
 	e->bytes += bytes;
 }
 
-/* Takes @bytes at the end of an extent, which are free and not all of it, out of it. Locked. */
-void runs_cut(struct binpool *pool, struct extent *e, uint64_t bytes)
+/*
+ * Takes @bytes at the end of an extent, which are free and not all of it, out of it. What it
+ * returns is for run_delete(), after which runs_extend() can bring them back at once.
+ * runs_prepare() came before. Locked.
+ */
+struct run *runs_cut(struct binpool *pool, struct extent *e, uint64_t bytes)
 {
 	struct run *run = e->last;
 
@@ -328,10 +332,10 @@ void runs_cut(struct binpool *pool, struct extent *e, uint64_t bytes)
 	e->bytes -= bytes;
 	run->bytes -= bytes;
 	if (run->bytes)
-		return;
+		return run_new(pool);
 	index_remove(run);
 	unlink_run(run);
-	run_delete(pool, run);
+	return run;
 }
 
 /*

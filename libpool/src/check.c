@@ -212,6 +212,11 @@ const char *pool_check(struct binpool *pool)
 		sum.empty += !e->buffers;
 		broken = check_extent(pool, e, &sum);
 	}
+	for (const struct extent *e = pool->stuck; e; e = e->next) {
+		CHECK(!e->first && !e->buffers && !e->attachments);
+		sum.extents++;
+		sum.reserved += e->bytes;
+	}
 	for (struct extent *e = pool->empty; e && !broken; e = e->empty_next)
 		sum.empty--;
 	for (struct extent *e = pool->voids; e && !broken; e = e->next)

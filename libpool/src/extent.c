@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * Extents: how a pool gets memory, has it registered, and gives it back. Owns
- * pool->extents, empty, voids, give_back and pending. The list of extents
- * changes in turn and locked, so it may be walked either way; the rest is
+ * pool->extents, empty, stuck, voids, give_back and pending. The lists of extents and of
+ * stuck ones change in turn and locked, so they may be walked either way; the rest is
  * pool->lock's. Provider and registrars are called in turn.
  *
  * reserved + pending never exceeds max_bytes: what is about to be got is
- * pending first, what is about to go stays pending until it is gone.
+ * pending first, what is about to go stays pending until it is gone. What the kernel does not
+ * let go is reserved again, of no more use but to be given back; an extent's end is used again.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,27 +24,86 @@ static void extent_delete(struct extent *e)
 	free(e);
 }
 
-/* Detaches an extent, which is not linked, and gives it back. In turn; keeps the last error. */
-void extent_unget(struct binpool *pool, struct extent *e)
+static void count_reserved(struct binpool *pool, uint64_t bytes)
+{
+	pool->pending -= bytes;
+	pool->stats.reserved_bytes += bytes;
+	pool->stats.reserved_max_bytes =
+		u64_max(pool->stats.reserved_max_bytes, pool->stats.reserved_bytes);
+}
+
+/* What was pending is not any more, nor reserved. No lock is held. */
+void pending_end(struct binpool *pool, uint64_t bytes)
+{
+	pool_lock(pool);
+	pool->pending -= bytes;
+	pool_unlock(pool);
+}
+
+/* Gives an extent back to the provider; false: it stays. In turn; keeps the last error. */
+static bool put(struct binpool *pool, struct extent *e)
 {
 	char cause[1024];
-	uint64_t start, ns;
+	uint64_t start;
+	int err;
 
 	assert_turn(pool);
 	snprintf(cause, sizeof(cause), "%s", binpool_last_error());
+	start = now_ns();
+	err = pool->provider.ops->put(&pool->provider, e);
+	if (err)
+		pool_trace(pool, "extent %p: %s", (void *)e->base, binpool_last_error());
+	binpool_set_last_error(cause);
+	pool_lock(pool);
+	pool->stats.extent_frees += !err;
+	pool->stats.extent_free_ns += now_ns() - start;
+	pool_unlock(pool);
+	return !err;
+}
+
+/*
+ * Detaches an extent, which is not linked and whose bytes are pending, and gives it back. They
+ * are not pending any more then. False: it is stuck. In turn; keeps the last error.
+ */
+bool extent_unget(struct binpool *pool, struct extent *e)
+{
 	pool_trace(pool, "extent %p: %llu bytes go back", (void *)e->base,
 		   (unsigned long long)e->bytes);
 	registrars_detach(pool, e);
-	start = now_ns();
-	pool->provider.ops->put(&pool->provider, e);
-	ns = now_ns() - start;
-	binpool_set_last_error(cause);
-
+	if (put(pool, e)) {
+		pending_end(pool, e->bytes);
+		extent_delete(e);
+		return true;
+	}
 	pool_lock(pool);
-	pool->stats.extent_frees++;
-	pool->stats.extent_free_ns += ns;
+	count_reserved(pool, e->bytes);
+	pool->stats.extents++;
+	e->next = pool->stuck;
+	pool->stuck = e;
 	pool_unlock(pool);
-	extent_delete(e);
+	return false;
+}
+
+/* Tries to give back what is stuck; how much went. In turn. */
+uint64_t extents_retry(struct binpool *pool)
+{
+	struct extent **at = &pool->stuck, *e;
+	uint64_t given = 0;
+
+	while ((e = *at)) {
+		if (!put(pool, e)) {
+			at = &e->next;
+			continue;
+		}
+		pool_lock(pool);
+		*at = e->next;
+		pool->stats.reserved_bytes -= e->bytes;
+		pool->stats.extents--;
+		pool_unlock(pool);
+		given += e->bytes;
+		extent_delete(e);
+	}
+	return given;
 }
 
 /* Whether extents grow in place: not once they are registered, as they are then. In turn. */
@@ -81,9 +141,9 @@ static bool is_shortage(const struct binpool *pool, int err)
 }
 
 /*
- * Gets an extent of @bytes and has it registered, in turn. It is not linked
+ * Gets an extent of @bytes, which are pending, and has it registered, in turn. It is not linked
  * yet. *shortage tells whether an error is the provider's lack of memory,
- * which giving held memory back may cure. -ERRNO, explained.
+ * which giving held memory back may cure. -ERRNO, explained: the bytes are not pending any more.
  */
 int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct extent **out,
 	       bool *shortage)
@@ -94,8 +154,10 @@ int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct exte
 
 	assert_turn(pool);
 	*shortage = false;
-	if (!e)
+	if (!e) {
+		pending_end(pool, bytes);
 		return explain(-ENOMEM, "no memory for an extent's description");
+	}
 	e->bytes = bytes;
 	e->room = bytes;
 	if (extents_extensible(pool))
@@ -109,6 +171,7 @@ int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct exte
 	ns = now_ns() - start;
 	if (err) {
 		*shortage = is_shortage(pool, err);
+		pending_end(pool, bytes);
 		free(e);
 		return err;
 	}
@@ -146,13 +209,16 @@ int extent_extend(struct binpool *pool, struct extent *e, uint64_t more, struct 
 	assert(!e->attachments && more <= e->room - e->bytes);
 	*shortage = false;
 	*piece = (struct extent){.base = e->base + e->bytes, .bytes = more, .node = -1};
-	if (map_prepare(piece->base, more))
+	if (map_prepare(piece->base, more)) {
+		pending_end(pool, more);
 		return explain(-ENOMEM, "no memory for bookkeeping of %p", (void *)piece->base);
+	}
 	start = now_ns();
 	err = pool->provider.ops->extend(&pool->provider, e, piece);
 	ns = now_ns() - start;
 	if (err) {
 		*shortage = is_shortage(pool, err);
+		pending_end(pool, more);
 		return err;
 	}
 	pool_lock(pool);
@@ -175,14 +241,6 @@ static void list_remove(struct extent **first, struct extent **last, struct exte
 {
 	*(e->prev ? &e->prev->next : first) = e->next;
 	*(e->next ? &e->next->prev : last) = e->prev;
-}
-
-static void count_reserved(struct binpool *pool, uint64_t bytes)
-{
-	pool->pending -= bytes;
-	pool->stats.reserved_bytes += bytes;
-	pool->stats.reserved_max_bytes =
-		u64_max(pool->stats.reserved_max_bytes, pool->stats.reserved_bytes);
 }
 
 /* Adds what extent_get() got; its bytes were pending. Locked. */
@@ -264,9 +322,8 @@ static struct extent *unlink_empty(struct binpool *pool, uint64_t before)
  */
 uint64_t extents_give_back_some(struct binpool *pool, uint64_t keep, uint64_t before)
 {
-	uint64_t given = 0;
+	uint64_t given = extents_retry(pool);
 
-	assert_turn(pool);
 	for (;;) {
 		struct extent *e = NULL;
 		uint64_t bytes, start;
@@ -279,11 +336,10 @@ uint64_t extents_give_back_some(struct binpool *pool, uint64_t keep, uint64_t be
 			return given;
 
 		bytes = e->bytes;
-		given += bytes;
 		start = now_ns();
-		extent_unget(pool, e);
+		if (extent_unget(pool, e))
+			given += bytes;
 		pool_lock(pool);
-		pool->pending -= bytes;
 		pool->stats.free_ns += now_ns() - start;
 		pool_unlock(pool);
 	}
@@ -296,9 +352,10 @@ void extents_give_back(struct binpool *pool)
 
 /*
  * Takes what is free at the end of an extent out of it, as unlink_empty(), as far as
- * more than @keep bytes are reserved. 0: nothing is, or not since @before.
+ * more than @keep bytes are reserved. 0: nothing is, or not since @before. *cut: runs_cut()'s.
  */
-static uint64_t cut_tail(struct binpool *pool, struct extent *e, uint64_t keep, uint64_t before)
+static uint64_t cut_tail(struct binpool *pool, struct extent *e, uint64_t keep, uint64_t before,
+			 struct run **cut)
 {
 	const uint64_t unit = pool->provider.unit;
 	uint64_t bytes, more;
@@ -311,9 +368,9 @@ static uint64_t cut_tail(struct binpool *pool, struct extent *e, uint64_t keep, 
 	bytes = e->last->bytes & ~(unit - 1);
 	if (more)
 		bytes = u64_min(bytes, more);
-	if (!bytes)
+	if (!bytes || runs_prepare(pool))
 		return 0;
-	runs_cut(pool, e, bytes);
+	*cut = runs_cut(pool, e, bytes);
 	e->locked_bytes = u64_min(e->locked_bytes, e->bytes);
 	pool->stats.reserved_bytes -= bytes;
 	pool->pending += bytes;
@@ -332,19 +389,29 @@ uint64_t extents_shrink(struct binpool *pool, uint64_t keep, uint64_t before)
 	if (!pool->provider.ops->shrink)
 		return 0;
 	for (struct extent *e = pool->extents; e; e = e->next) {
-		uint64_t bytes, start;
+		uint64_t bytes, start, locked = e->locked_bytes;
+		struct run *cut;
+		int err;
 
 		pool_lock(pool);
-		bytes = cut_tail(pool, e, keep, before);
+		bytes = cut_tail(pool, e, keep, before, &cut);
 		pool_unlock(pool);
 		if (!bytes)
 			continue;
-		given += bytes;
 		start = now_ns();
-		pool->provider.ops->shrink(&pool->provider, e, bytes);
+		err = pool->provider.ops->shrink(&pool->provider, e, bytes);
 		pool_lock(pool);
-		pool->pending -= bytes;
-		pool->stats.extent_shrinks++;
+		run_delete(pool, cut);
+		if (err) {
+			count_reserved(pool, bytes);
+			runs_extend(pool, e, bytes);
+			e->last->clean = false;
+			e->locked_bytes = locked;
+		} else {
+			given += bytes;
+			pool->pending -= bytes;
+			pool->stats.extent_shrinks++;
+		}
 		pool->stats.extent_free_ns += now_ns() - start;
 		pool_unlock(pool);
 	}
@@ -431,6 +498,12 @@ void extents_forget(struct binpool *pool)
 	struct attachment *a, *older;
 	struct extent *next;
 
+	for (struct extent *e = pool->stuck; e; e = next) {
+		next = e->next;
+		if (pool->provider.ops->forget)
+			pool->provider.ops->forget(&pool->provider, e);
+		extent_delete(e);
+	}
 	for (struct extent *e = pool->extents; e; e = next) {
 		next = e->next;
 		for (a = e->attachments; a; a = older) {

@@ -115,17 +115,16 @@ static int grow(struct binpool *pool, const struct request *req, uint64_t want,
 	pool_lock(pool);
 	if (!err && request_prepare(pool, req)) {
 		pool_unlock(pool);
-		if (extend)
-			pool->provider.ops->shrink(&pool->provider, e, want);
-		else
+		/* What cannot even be let go of stays pending. */
+		if (!extend)
 			extent_unget(pool, e);
+		else if (!pool->provider.ops->shrink(&pool->provider, e, want))
+			pending_end(pool, want);
 		pool_lock(pool);
 		err = -ENOMEM;
 	}
-	if (err) {
-		pool->pending -= want;
+	if (err)
 		return err;
-	}
 	if (extend) {
 		extent_link_more(pool, e, &piece);
 		return 0;
@@ -202,6 +201,11 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 	uint64_t want, least;
 
 	assert_locked(pool);
+	if (pool->stuck) {
+		pool_unlock(pool);
+		extents_retry(pool);
+		pool_lock(pool);
+	}
 	for (;;) {
 		bool grown = false, lost = false;
 

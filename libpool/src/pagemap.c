@@ -26,6 +26,14 @@ void *bookkeeping_map(size_t bytes)
 	return p == MAP_FAILED ? NULL : p;
 }
 
+void bookkeeping_unmap(void *p, size_t bytes)
+{
+	/* Where the kernel has no room for two mappings in the place of one, at least the pages go.
+	 */
+	if (munmap(p, bytes))
+		madvise(p, bytes, MADV_DONTNEED);
+}
+
 static struct map_frame *new_frame(void)
 {
 	if (!unused_frames) {

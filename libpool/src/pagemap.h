@@ -58,8 +58,9 @@ static inline struct run *map_find(const void *ptr)
 	return run;
 }
 
-/* Zeroed pages, touched as they are used; NULL: none. For munmap(). */
+/* Zeroed pages, touched as they are used; NULL: none. */
 void *bookkeeping_map(size_t bytes);
+void bookkeeping_unmap(void *p, size_t bytes);
 int map_prepare(const void *base, uint64_t bytes);
 /* Lets the page of @ptr say @to: the buffer that begins in it, or its slab, or NULL. Locked. */
 static inline void map_set(const void *ptr, struct run *to)

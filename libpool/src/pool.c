@@ -293,6 +293,7 @@ static void wait_idle(struct binpool *pool, uint64_t end)
 EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 {
 	uint64_t active, pending, feeds;
+	bool stuck;
 	int err = pool_enter(pool);
 
 	if (err && err != -EOWNERDEAD)
@@ -321,12 +322,20 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 			return explain(-EBUSY, "pool %s: %llu other pools take from it", pool->name,
 				       (unsigned long long)feeds);
 	}
-	reaper_stop(pool);
 	if (!pool->dead) {
 		err = binpool_free_held(pool);
 		if (err)
 			return err;
+		pool_lock(pool);
+		stuck = pool->stuck;
+		pool_unlock(pool);
+		if (stuck)
+			return explain(-ENOMEM,
+				       "pool %s: the kernel has no room to unmap its memory (see "
+				       "vm.max_map_count): it is to be destroyed again later",
+				       pool->name);
 	}
+	reaper_stop(pool);
 	fork_unwatch(pool);
 	if (!pool->dead) {
 		/* Who found it by an address of its memory. */

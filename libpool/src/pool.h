@@ -334,6 +334,7 @@ struct binpool {
 	struct shares shares;
 	struct extent *extents, *extents_last; /* the oldest first */
 	struct extent *voids, *empty;
+	struct extent *stuck;	  /* that could not be given back; reserved, and tried again */
 	bool give_back;		  /* the empty extents are to go */
 	uint64_t pending;	  /* bytes being got or given back; reserved + pending <= max */
 	struct run *spare;	  /* unused struct runs, through next */
@@ -481,7 +482,7 @@ int runs_index(struct extent *e);
 void runs_unindex(struct extent *e);
 void runs_start(struct binpool *pool, struct extent *e);
 void runs_extend(struct binpool *pool, struct extent *e, uint64_t bytes);
-void runs_cut(struct binpool *pool, struct extent *e, uint64_t bytes);
+struct run *runs_cut(struct binpool *pool, struct extent *e, uint64_t bytes);
 struct run *run_find(struct extent *extents, uint64_t bytes, uint64_t align);
 struct run *carve(struct binpool *pool, struct extent *extents, uint64_t bytes, uint64_t align);
 struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, uint64_t align);
@@ -510,7 +511,9 @@ struct run *lookup_find(const struct binpool *pool, const void *ptr);
 /* extent.c */
 int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct extent **out,
 	       bool *shortage);
-void extent_unget(struct binpool *pool, struct extent *e);
+bool extent_unget(struct binpool *pool, struct extent *e);
+uint64_t extents_retry(struct binpool *pool);
+void pending_end(struct binpool *pool, uint64_t bytes);
 void extent_link(struct binpool *pool, struct extent *e);
 void extent_set_empty(struct binpool *pool, struct extent *e, bool empty);
 bool extents_extensible(const struct binpool *pool);

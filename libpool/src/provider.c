@@ -48,9 +48,7 @@ static int try_out(struct provider *p)
 	};
 	int err = p->ops->get(p, &e, p->unit);
 
-	if (!err)
-		p->ops->put(p, &e);
-	return err;
+	return err ? err : p->ops->put(p, &e);
 }
 
 static int take(struct provider *p, const struct provider_ops *ops)

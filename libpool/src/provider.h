@@ -18,21 +18,22 @@ struct provider_ops {
 	uint64_t (*round)(const struct provider *p, uint64_t bytes);
 	/*
 	 * Gets e->bytes at a multiple of @align. All of it is there and mapped
-	 * when it returns 0. Explains errors. In turn.
+	 * when it returns 0. put gives it back; where the kernel does not let it, as at
+	 * vm.max_map_count, all of it is there still. Both explain errors. In turn.
 	 */
 	int (*get)(struct provider *p, struct extent *e, uint64_t align);
-	void (*put)(struct provider *p, struct extent *e);
+	int (*put)(struct provider *p, struct extent *e);
 	/*
 	 * For an extent that grows in place, both or neither: get reserves addresses
 	 * up to e->room, or makes that e->bytes. extend gets piece->bytes of them, from
 	 * e->base + e->bytes on, as get does, and tells of the piece what get tells of
 	 * an extent, its locked_bytes including what it locked before it; shrink lets go of @bytes
-	 * there, which stay reserved. In turn.
+	 * there, which stay reserved, or fails as put does. In turn.
 	 */
 	int (*extend)(struct provider *p, struct extent *e, struct extent *piece);
-	void (*shrink)(struct provider *p, struct extent *e, uint64_t bytes);
+	int (*shrink)(struct provider *p, struct extent *e, uint64_t bytes);
 	/* In a forked child: lets go of what the child inherited. */
-	void (*forget)(struct provider *p, struct extent *e);
+	int (*forget)(struct provider *p, struct extent *e);
 	/* buf_info: file and offset behind @offset of the extent; NULL: e->fd. */
 	int (*file_at)(const struct extent *e, uint64_t offset, uint64_t len, uint64_t *file_off);
 	bool zeroed; /* memory is zero when got */
@@ -65,6 +66,13 @@ int provider_choose(struct provider *p, uint32_t wanted, uint64_t need);
 int memfd_make(const char *name, unsigned int flags);
 /* Reserves addresses, @bytes at a multiple of @align. NULL: none left. */
 char *address_reserve(uint64_t bytes, uint64_t align);
+/*
+ * Gives all memory of a private mapping back, which stays. 0 or -errno: before Linux 5.18
+ * memory that is locked goes only if it can be unlocked.
+ */
+int memory_drop(void *base, uint64_t bytes);
+/* Unmaps memory of a provider's. -ERRNO, explained: nothing has changed. */
+int memory_unmap(void *base, uint64_t bytes);
 /*
  * Maps @fd over reserved addresses. 0 or -errno, and then they are not the
  * caller's any more, nor to be unmapped: the kernel may have let them go before

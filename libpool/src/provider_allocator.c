@@ -28,7 +28,7 @@ static void allocator_close(struct provider *p)
 	callback_leave(&c);
 }
 
-static void allocator_put(struct provider *p, struct extent *e)
+static int allocator_put(struct provider *p, struct extent *e)
 {
 	struct callback c;
 
@@ -38,6 +38,7 @@ static void allocator_put(struct provider *p, struct extent *e)
 	else
 		p->allocator.free(p->allocator.ctx, e->base, e->bytes);
 	callback_leave(&c);
+	return 0;
 }
 
 static int allocator_get(struct provider *p, struct extent *e, uint64_t align)

@@ -288,11 +288,14 @@ close_blocks:
 	return err;
 }
 
-static void device_put(struct provider *p, struct extent *e)
+static int device_put(struct provider *p, struct extent *e)
 {
+	int err = memory_unmap(e->base, e->bytes);
+
 	(void)p;
-	munmap(e->base, e->bytes);
-	blocks_close(e->private);
+	if (!err)
+		blocks_close(e->private);
+	return err;
 }
 
 static int device_file_at(const struct extent *e, uint64_t offset, uint64_t len, uint64_t *file_off)

@@ -194,11 +194,14 @@ static int hugetlb_get(struct provider *p, struct extent *e, uint64_t align)
 	return 0;
 }
 
-static void hugetlb_put(struct provider *p, struct extent *e)
+static int hugetlb_put(struct provider *p, struct extent *e)
 {
+	int err = memory_unmap(e->base, e->bytes);
+
 	(void)p;
-	munmap(e->base, e->bytes);
-	close(e->fd);
+	if (!err)
+		close(e->fd);
+	return err;
 }
 
 const struct provider_ops provider_hugetlb = {

@@ -109,16 +109,29 @@ static bool all_huge(const struct provider *p, const struct extent *piece)
 	return true;
 }
 
-/* Reserves the addresses again that had memory; a forked child gets neither. */
-static void let_go(struct extent *e, char *base, uint64_t bytes)
+/*
+ * Reserves the addresses again that had memory. That goes first, as long as they are ours for
+ * sure: they may not be where the kernel had no room for another mapping, and are left alone
+ * then. -ERRNO, explained: all is as it was.
+ */
+static int let_go(struct extent *e, char *base, uint64_t bytes)
 {
-	void *at = mmap(base, bytes, PROT_NONE,
-			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	uint64_t rest = e->room - (uint64_t)(base - e->base) - bytes;
+	char amount[HUMAN_LEN];
+	void *at;
+	int err = memory_drop(base, bytes);
 
-	if (at == base && !madvise(base, bytes, MADV_DONTFORK))
-		return;
-	munmap(base, e->room - (uint64_t)(base - e->base));
+	if (err)
+		return explain(err, "thp: giving %s back: %s; see vm.max_map_count",
+			       human(bytes, amount), strerror(-err));
+	at = mmap(base, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+		  -1, 0);
+	if (at == base)
+		return 0;
+	if (rest)
+		munmap(base + bytes, rest);
 	e->room = (uint64_t)(base - e->base);
+	return 0;
 }
 
 /* Memory for piece->bytes of reserved addresses; so much before it is there, but not locked. */
@@ -132,6 +145,9 @@ static int fill(struct provider *p, struct extent *piece, uint64_t unlocked)
 		return explain(-ENOMEM,
 			       "thp: no addresses for %s: ulimit -v, or vm.overcommit_memory = 2",
 			       asked);
+	/* A forked child gets none of it, as of what was let go of and is had again. */
+	if (madvise(piece->base, piece->bytes, MADV_DONTFORK))
+		return explain(-errno, "thp: MADV_DONTFORK: %s", strerror(errno));
 	madvise(piece->base, piece->bytes, MADV_HUGEPAGE);
 	err = memory_bind(p, piece->base, piece->bytes);
 	if (err)
@@ -182,8 +198,9 @@ static int thp_get(struct provider *p, struct extent *e, uint64_t align)
 		err = explain(-errno, "thp: MADV_DONTFORK: %s", strerror(errno));
 	else
 		err = fill(p, e, 0);
-	if (err)
-		munmap(e->base, e->room);
+	/* If not the addresses, then what memory there is. */
+	if (err && munmap(e->base, e->room))
+		memory_drop(e->base, e->bytes);
 	return err;
 }
 
@@ -199,16 +216,16 @@ static int thp_extend(struct provider *p, struct extent *e, struct extent *piece
 	return err;
 }
 
-static void thp_shrink(struct provider *p, struct extent *e, uint64_t bytes)
+static int thp_shrink(struct provider *p, struct extent *e, uint64_t bytes)
 {
 	(void)p;
-	let_go(e, e->base + e->bytes, bytes);
+	return let_go(e, e->base + e->bytes, bytes);
 }
 
-static void thp_put(struct provider *p, struct extent *e)
+static int thp_put(struct provider *p, struct extent *e)
 {
 	(void)p;
-	munmap(e->base, e->room);
+	return memory_unmap(e->base, e->room);
 }
 
 const struct provider_ops provider_thp = {

@@ -66,6 +66,8 @@ static int take_snapshot(struct binpool *pool, struct snapshot *s)
 		s->locked_bytes = 0;
 		for (struct extent *e = pool->extents; e; e = e->next)
 			s->locked_bytes += e->locked_bytes;
+		for (struct extent *e = pool->stuck; e; e = e->next)
+			s->locked_bytes += e->locked_bytes;
 		pool_unlock(pool);
 		s->room = 2 * s->n + 64;
 	}

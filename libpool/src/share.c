@@ -321,12 +321,16 @@ EXPORT int binpool_import_check(const struct binpool_import *import)
 
 EXPORT int binpool_import_close(struct binpool_import *import)
 {
+	int err = 0;
+
 	if (!import)
 		return explain(-EINVAL, "import is NULL");
+	if (import->base)
+		err = memory_unmap(import->base, import->mapped);
+	if (err)
+		return err;
 	if (import->page)
 		munmap((void *)(uintptr_t)import->page, page_size());
-	if (import->base)
-		munmap(import->base, import->mapped);
 	free(import);
 	return 0;
 }

@@ -169,7 +169,7 @@ static void list_free(struct slab *slab)
 
 	for (; slab; slab = next) {
 		next = slab->next;
-		munmap(slab->slot, slab->room * sizeof(*slab->slot));
+		bookkeeping_unmap(slab->slot, slab->room * sizeof(*slab->slot));
 		free(slab);
 	}
 }

@@ -18,6 +18,9 @@
 #include "pool.h"
 
 /* C libraries and headers may be older than the kernel. */
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008u
 #endif
@@ -204,6 +207,25 @@ char *address_reserve(uint64_t bytes, uint64_t align)
 	if (slack > head)
 		munmap(base + head + bytes, slack - head);
 	return base + head;
+}
+
+int memory_drop(void *base, uint64_t bytes)
+{
+	/* Without its mapping being split, for which there may be no room. */
+	if (!madvise(base, bytes, MADV_DONTNEED_LOCKED))
+		return 0;
+	munlock(base, bytes);
+	return madvise(base, bytes, MADV_DONTNEED) ? -errno : 0;
+}
+
+int memory_unmap(void *base, uint64_t bytes)
+{
+	char amount[HUMAN_LEN];
+
+	if (!munmap(base, bytes))
+		return 0;
+	return explain(-errno, "unmapping %s at %p: %s; see vm.max_map_count", human(bytes, amount),
+		       base, strerror(errno));
 }
 
 int address_map(char *base, uint64_t bytes, int fd)

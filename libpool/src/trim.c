@@ -227,7 +227,7 @@ void trim_idle(struct binpool *pool, uint64_t age_ms)
 	bool some;
 
 	pool_lock(pool);
-	some = idle_bytes(pool);
+	some = idle_bytes(pool) || pool->stuck;
 	pool_unlock(pool);
 	if (some)
 		trim(pool, 0, age_ms, true);

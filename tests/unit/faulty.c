@@ -76,7 +76,7 @@ static int faulty_extend(struct provider *p, struct extent *e, struct extent *pi
 }
 
 /* What is let go of is zero when it is got again. */
-static void faulty_shrink(struct provider *p, struct extent *e, uint64_t bytes)
+static int faulty_shrink(struct provider *p, struct extent *e, uint64_t bytes)
 {
 	char *at = e->base + e->bytes;
 
@@ -85,9 +85,10 @@ static void faulty_shrink(struct provider *p, struct extent *e, uint64_t bytes)
 		 0) != at)
 		abort();
 	mine(p)->bytes -= bytes;
+	return 0;
 }
 
-static void faulty_put(struct provider *p, struct extent *e)
+static int faulty_put(struct provider *p, struct extent *e)
 {
 	struct faulty_provider *f = mine(p);
 
@@ -95,6 +96,7 @@ static void faulty_put(struct provider *p, struct extent *e)
 		abort();
 	f->extents--;
 	f->bytes -= e->bytes;
+	return 0;
 }
 
 static const struct provider_ops apart = {

@@ -573,6 +573,9 @@ static void bad_input(void **state)
 	assert_int_not_equal(ftruncate(good.generation_fd, 0), 0);
 	assert_int_not_equal(pwrite(good.generation_fd, "x", 1, 0), 1);
 	assert_int_not_equal(fcntl(good.extent_fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
+	/* Nor to make it shorter, or longer. Holes cannot be forbidden to who may write. */
+	assert_int_not_equal(ftruncate(good.extent_fd, 0), 0);
+	assert_int_not_equal(ftruncate(good.extent_fd, (off_t)GIB), 0);
 	after = stats_of(pool);
 	assert_memory_equal(&before, &after, sizeof(before));
 	share_close(&good);
