@@ -514,6 +514,7 @@ int main(int argc, char **argv)
 	};
 
 	if (argc > 1 && !strcmp(argv[1], "hears_again"))
-		return hears_again();
+		/* LeakSanitizer would look for leaks as a user that it may not be. */
+		_exit(hears_again());
 	return cmocka_run_group_tests_name("reaper", tests, share_budget, NULL);
 }
