@@ -262,12 +262,7 @@ static void cache_delete(struct cache *c)
 	caches_settle(pool);
 	cache_empty(c);
 	pool->caches_awake -= !c->idle;
-	if (c->prev)
-		c->prev->next = c->next;
-	else
-		pool->caches = c->next;
-	if (c->next)
-		c->next->prev = c->prev;
+	LIST_REMOVE(pool->caches, c, prev, next);
 	c->thread->cache[pool->number] = NULL;
 	cache_free(c);
 }
@@ -354,10 +349,7 @@ struct cache *cache_get(struct binpool *pool)
 	}
 	pool_lock(pool);
 	c->revoked = revoked(pool->cache_off);
-	c->next = pool->caches;
-	if (c->next)
-		c->next->prev = c;
-	pool->caches = c;
+	LIST_PUSH(pool->caches, c, prev, next);
 	pool->caches_awake++;
 	pool_unlock(pool);
 	c->thread = thread_caches;

@@ -276,10 +276,7 @@ static void link_above(struct run *run, struct run *lower)
 
 static void unlink_run(struct run *run)
 {
-	struct extent *e = run->extent;
-
-	*(run->prev ? &run->prev->next : &e->first) = run->next;
-	*(run->next ? &run->next->prev : &e->last) = run->prev;
+	LIST_UNLINK(run->extent->first, run->extent->last, run);
 }
 
 /* Makes all of an extent one free run. runs_prepare() came before. Locked. */

@@ -229,27 +229,13 @@ int extent_extend(struct binpool *pool, struct extent *e, uint64_t more, struct 
 	return 0;
 }
 
-static void list_add(struct extent **first, struct extent **last, struct extent *e)
-{
-	e->next = NULL;
-	e->prev = *last;
-	*(e->prev ? &e->prev->next : first) = e;
-	*last = e;
-}
-
-static void list_remove(struct extent **first, struct extent **last, struct extent *e)
-{
-	*(e->prev ? &e->prev->next : first) = e->next;
-	*(e->next ? &e->next->prev : last) = e->prev;
-}
-
 /* Adds what extent_get() got; its bytes were pending. Locked. */
 void extent_link(struct binpool *pool, struct extent *e)
 {
 	assert_locked(pool);
 	count_reserved(pool, e->bytes);
 	pool->stats.extents++;
-	list_add(&pool->extents, &pool->extents_last, e);
+	LIST_APPEND(pool->extents, pool->extents_last, e);
 	pool->stamp = coarse_ns();
 	extent_set_empty(pool, e, true);
 	runs_start(pool, e);
@@ -275,19 +261,10 @@ void extent_set_empty(struct binpool *pool, struct extent *e, bool empty)
 		return;
 	if (empty) {
 		e->since = pool->stamp;
-		e->empty_prev = NULL;
-		e->empty_next = pool->empty;
-		if (e->empty_next)
-			e->empty_next->empty_prev = e;
-		pool->empty = e;
-		return;
+		LIST_PUSH(pool->empty, e, empty_prev, empty_next);
+	} else {
+		LIST_REMOVE(pool->empty, e, empty_prev, empty_next);
 	}
-	if (e->empty_prev)
-		e->empty_prev->empty_next = e->empty_next;
-	else
-		pool->empty = e->empty_next;
-	if (e->empty_next)
-		e->empty_next->empty_prev = e->empty_prev;
 }
 
 /*
@@ -309,7 +286,7 @@ static struct extent *unlink_empty(struct binpool *pool, uint64_t before)
 	extent_set_empty(pool, e, false);
 	run_delete(pool, e->first);
 	e->first = e->last = NULL;
-	list_remove(&pool->extents, &pool->extents_last, e);
+	LIST_UNLINK(pool->extents, pool->extents_last, e);
 	pool->stats.extents--;
 	pool->stats.reserved_bytes -= e->bytes;
 	pool->pending += e->bytes;

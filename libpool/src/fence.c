@@ -33,37 +33,14 @@ static uint64_t capacity_of(const struct run *run)
 	return run->extent->is_void ? 0 : run->bytes;
 }
 
-static void list_append(struct fences *f, struct pending *p)
-{
-	p->prev = f->last;
-	p->next = NULL;
-	if (f->last)
-		f->last->next = p;
-	else
-		f->first = p;
-	f->last = p;
-}
-
-static void list_remove(struct fences *f, struct pending *p)
-{
-	if (p->prev)
-		p->prev->next = p->next;
-	else
-		f->first = p->next;
-	if (p->next)
-		p->next->prev = p->prev;
-	else
-		f->last = p->prev;
-}
-
 /* The next in turn that nobody is asking; it goes to the end. NULL: none. */
 static struct pending *list_turn(struct fences *f)
 {
 	for (uint64_t n = f->count; n; n--) {
 		struct pending *p = f->first;
 
-		list_remove(f, p);
-		list_append(f, p);
+		LIST_UNLINK(f->first, f->last, p);
+		LIST_APPEND(f->first, f->last, p);
 		if (!p->asking)
 			return p;
 	}
@@ -156,7 +133,7 @@ static uint64_t ask_some(struct binpool *pool, uint64_t most)
 		if (p->n)
 			continue;
 		pool_trace(pool, "fences of %p are over", (void *)p->run->ptr);
-		list_remove(&pool->fences, p);
+		LIST_UNLINK(pool->fences.first, pool->fences.last, p);
 		__atomic_store_n(&pool->fences.count, pool->fences.count - 1, __ATOMIC_RELAXED);
 		pool->fences.bytes -= capacity_of(p->run);
 		/* Others may still have references to it. */
@@ -358,7 +335,7 @@ EXPORT int binpool_free_after(struct binpool *pool, void *ptr, const struct binp
 	err = run ? release_later(pool, run, p) : -EINVAL;
 	if (err >= 0) {
 		p->run = run;
-		list_append(&pool->fences, p);
+		LIST_APPEND(pool->fences.first, pool->fences.last, p);
 		__atomic_store_n(&pool->fences.count, pool->fences.count + 1, __ATOMIC_RELAXED);
 		pool->fences.bytes += capacity_of(run);
 		/* Who waits for the end of all buffers has to ask from now on. */

@@ -59,10 +59,7 @@ int fork_watch(struct binpool *pool)
 		err = -pthread_atfork(before_fork, in_parent, in_child);
 	if (!err) {
 		watching = true;
-		pool->pools_next = pools;
-		if (pools)
-			pools->pools_prev = pool;
-		pools = pool;
+		LIST_PUSH(pools, pool, pools_prev, pools_next);
 	}
 	pthread_mutex_unlock(&pools_lock);
 	return err ? explain(err, "no memory for a fork handler") : 0;
@@ -79,11 +76,6 @@ void pools_each(void (*fn)(struct binpool *pool, void *arg), void *arg)
 void fork_unwatch(struct binpool *pool)
 {
 	pthread_mutex_lock(&pools_lock);
-	if (pool->pools_prev)
-		pool->pools_prev->pools_next = pool->pools_next;
-	else
-		pools = pool->pools_next;
-	if (pool->pools_next)
-		pool->pools_next->pools_prev = pool->pools_prev;
+	LIST_REMOVE(pools, pool, pools_prev, pools_next);
 	pthread_mutex_unlock(&pools_lock);
 }

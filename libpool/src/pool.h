@@ -286,6 +286,7 @@ struct registrar {
 };
 
 #include "fence.h"
+#include "list.h"
 #include "note.h"
 #include "reaper.h"
 #include "share.h"

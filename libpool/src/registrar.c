@@ -179,9 +179,7 @@ EXPORT int binpool_add_registrar(struct binpool *pool, const struct binpool_regi
 		explain(err, "%s", cause);
 	} else {
 		r->id = *id = ++pool->registrar_ids;
-		r->prev = pool->registrars_last;
-		*(r->prev ? &r->prev->next : &pool->registrars) = r;
-		pool->registrars_last = r;
+		LIST_APPEND(pool->registrars, pool->registrars_last, r);
 	}
 	turn_give(pool);
 	extents_settle(pool);
@@ -200,8 +198,7 @@ EXPORT int binpool_remove_registrar(struct binpool *pool, uint64_t id)
 		;
 	if (r) {
 		detach_everywhere(pool, r);
-		*(r->prev ? &r->prev->next : &pool->registrars) = r->next;
-		*(r->next ? &r->next->prev : &pool->registrars_last) = r->prev;
+		LIST_UNLINK(pool->registrars, pool->registrars_last, r);
 		registrar_release(pool, r);
 	} else {
 		err = explain(-ENOENT, "pool %s has no registrar %llu", pool->name,

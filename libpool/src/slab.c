@@ -17,25 +17,6 @@ bool slab_serves(const struct binpool *pool, uint64_t capacity)
 	return capacity < MAP_PAGE_BYTES && !pool->exact;
 }
 
-static void list_add(struct slab **list, struct slab *slab)
-{
-	slab->prev = NULL;
-	slab->next = *list;
-	if (slab->next)
-		slab->next->prev = slab;
-	*list = slab;
-}
-
-static void list_remove(struct slab **list, struct slab *slab)
-{
-	if (slab->prev)
-		slab->prev->next = slab->next;
-	else
-		*list = slab->next;
-	if (slab->next)
-		slab->next->prev = slab->prev;
-}
-
 /* Makes sure that slab_take() only needs a free run. -ENOMEM. */
 int slab_prepare(struct binpool *pool, uint32_t bin, uint64_t capacity)
 {
@@ -58,7 +39,7 @@ int slab_prepare(struct binpool *pool, uint32_t bin, uint64_t capacity)
 	slab->stride = (uint32_t)capacity;
 	slab->reciprocal = ((1u << 16) + slab->stride / SLAB_STRIDE_UNIT - 1) /
 			   (slab->stride / SLAB_STRIDE_UNIT);
-	list_add(&b->spare, slab);
+	LIST_PUSH(b->spare, slab, prev, next);
 	return 0;
 }
 
@@ -86,7 +67,7 @@ static struct slab *slab_new(struct binpool *pool, uint32_t bin, uint64_t capaci
 		home = carve(pool, pool->extents, MAP_PAGE_BYTES, MAP_PAGE_BYTES);
 	if (!home)
 		return NULL;
-	list_remove(&b->spare, slab);
+	LIST_REMOVE(b->spare, slab, prev, next);
 	run_set_state(home, RUN_SLAB);
 	home->bin = bin;
 	slab->home = home;
@@ -98,7 +79,7 @@ static struct slab *slab_new(struct binpool *pool, uint32_t bin, uint64_t capaci
 	slab->clean = home->clean;
 	slab->free = NULL;
 	map_home(home, home);
-	list_add(&b->slabs, slab);
+	LIST_PUSH(b->slabs, slab, prev, next);
 	return slab;
 }
 
@@ -135,7 +116,7 @@ struct run *slab_take(struct binpool *pool, uint32_t bin, uint64_t capacity)
 	slot->next = NULL;
 	slab->used++;
 	if (!slab->free && slab->fresh == slab->slots)
-		list_remove(&b->slabs, slab);
+		LIST_REMOVE(b->slabs, slab, prev, next);
 	return slot;
 }
 
@@ -148,18 +129,18 @@ void slab_give(struct binpool *pool, struct run *slot)
 
 	assert_locked(pool);
 	if (!slab->free && slab->fresh == slab->slots)
-		list_add(&b->slabs, slab);
+		LIST_PUSH(b->slabs, slab, prev, next);
 	run_set_state(slot, RUN_FREE);
 	slot->next = slab->free;
 	slab->free = slot;
 	if (--slab->used)
 		return;
-	list_remove(&b->slabs, slab);
+	LIST_REMOVE(b->slabs, slab, prev, next);
 	map_home(home, NULL);
 	run_set_slab(home, NULL);
 	home->clean = false;
 	set_slots(slab, 0);
-	list_add(&b->spare, slab);
+	LIST_PUSH(b->spare, slab, prev, next);
 	dissolve(pool, home);
 }
 

@@ -30,9 +30,7 @@ static bool key_made;
 
 static void unlink_record(struct thread *t)
 {
-	*(t->prev ? &t->prev->next : &records) = t->next;
-	if (t->next)
-		t->next->prev = t->prev;
+	LIST_REMOVE(records, t, prev, next);
 	records_n--;
 }
 
@@ -75,10 +73,7 @@ struct thread *thread_get(void)
 	if (key_made)
 		pthread_setspecific(key, t);
 	pthread_mutex_lock(&records_lock);
-	t->next = records;
-	if (records)
-		records->prev = t;
-	records = t;
+	LIST_PUSH(records, t, prev, next);
 	records_n++;
 	pthread_mutex_unlock(&records_lock);
 	thread_record = t;
