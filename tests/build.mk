@@ -36,4 +36,4 @@ debug-kernel: ## Build a kernel that checks itself (minutes), or a newer one if 
 
 test-debug: ## The device's tests on that kernel, with all that it can check
 	tools/install-deps test
-	BUILD='$(BUILD)' tests/run 6.12-debug
+	BUILD='$(BUILD)' tests/run 6.12-debug 6.12-debug-lockdown
