@@ -54,8 +54,6 @@ TEST_F_TIMEOUT(pool, one_run, 180)
 {
 	const long long spare = attr_read("max_bytes");
 
-	/* What can be had is asked here, not how quickly on a busy machine. */
-	ASSERT_EQ(0, text_write("/sys/module/binpool/parameters/contig_ms", "60000"));
 	for (__u64 len = self->frame; len <= 256 * MIB; len *= 2) {
 		struct binpool_alloc a = alloc_request(len, BINPOOL_ALLOC_CONTIG);
 		struct binpool_query q;
@@ -87,7 +85,6 @@ TEST_F_TIMEOUT(pool, one_run, 180)
 		/* The next one is not to be helped by what this one left. */
 		ASSERT_EQ(0, attr_write("free_held", 1));
 	}
-	knobs_restore();
 }
 
 /* Page by page, for sizes that are no power of two, too. */
