@@ -349,6 +349,8 @@ static uint64_t cut_tail(struct binpool *pool, struct extent *e, uint64_t keep, 
 		return 0;
 	*cut = runs_cut(pool, e, bytes);
 	e->locked_bytes = u64_min(e->locked_bytes, e->bytes);
+	/* The small pages may have been there. */
+	e->page_bytes = 0;
 	pool->stats.reserved_bytes -= bytes;
 	pool->pending += bytes;
 	return bytes;

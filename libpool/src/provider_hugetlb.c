@@ -74,10 +74,14 @@ static int hugetlb_enough(const struct provider *p, uint64_t bytes)
 	unsigned long long kib = p->unit / 1024;
 	uint64_t pages, more, added;
 
-	if (p->strict_node) {
-		pages = sys_number(0, NODE_DIR "free_hugepages", p->node, kib);
-	} else {
-		pages = sys_number(0, POOL_DIR "free_hugepages", kib);
+	if (p->strict_node)
+		pages = sys_number(UINT64_MAX, NODE_DIR "free_hugepages", p->node, kib);
+	else
+		pages = sys_number(UINT64_MAX, POOL_DIR "free_hugepages", kib);
+	/* What cannot be seen, as for want of a descriptor, is tried. */
+	if (pages == UINT64_MAX)
+		return 0;
+	if (!p->strict_node) {
 		pages -= u64_min(pages, sys_number(0, POOL_DIR "resv_hugepages", kib));
 		more = sys_number(0, POOL_DIR "nr_overcommit_hugepages", kib);
 		added = sys_number(0, POOL_DIR "surplus_hugepages", kib);

@@ -93,6 +93,7 @@ static void thp(void **state)
 
 static void others(void **state)
 {
+	const struct provider p = {.node = BINPOOL_NODE_ANY, .unit = pmd_size()};
 	struct binpool_options o = BINPOOL_OPTIONS_INIT;
 	struct binpool *pool;
 
@@ -108,6 +109,10 @@ static void others(void **state)
 	o.node = 0;
 	assert_int_equal(binpool_create(&pool, &o), -EMFILE);
 	assert_error_names("node0");
+	/* Nor how many huge pages there are. */
+	assert_int_equal(provider_hugetlb.enough(&p, pmd_size()), 0);
+	set_limit(most);
+	assert_int_equal(provider_hugetlb.enough(&p, 1024 * GIB), -ENOMEM);
 }
 
 /* A thread that hears of less than it was asked to is none. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * What is said to be locked is what the kernel has locked, while the limit on it goes up and
- * down, and memory comes and goes at an extent's end.
+ * What is said of an extent's memory is what the kernel has made of it: locked, while the limit
+ * goes up and down and memory comes and goes at its end; and in huge pages.
  */
 #include "unit.h"
 
@@ -144,10 +144,36 @@ static void as_the_kernel_says(void **state)
 	assert_int_equal(status, 0);
 }
 
+/* Small pages at an extent's end are not its page size when they are gone. */
+static void pages_after_a_cut(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	void *kept = binpool_alloc(pool, PIECE), *p;
+	uint64_t page = stats_of(pool).page_bytes;
+
+	(void)state;
+	if (page != pmd_size()) {
+		print_message("# this system gives no huge pages\n");
+		skip();
+	}
+	assert_int_equal(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
+	p = binpool_alloc(pool, 3 * PIECE);
+	assert_int_equal(prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0), 0);
+	assert_non_null(p);
+	assert_int_equal(stats_of(pool).extents, 1);
+	assert_int_equal(stats_of(pool).page_bytes, page_size());
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_free_held(pool));
+	assert_int_equal(stats_of(pool).page_bytes, page);
+	assert_ok(binpool_free(pool, kept));
+	assert_ok(binpool_destroy(pool));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(as_the_kernel_says),
+		cmocka_unit_test(pages_after_a_cut),
 	};
 
 	return cmocka_run_group_tests_name("locked", tests, NULL, NULL);
