@@ -242,10 +242,23 @@ static int take_own(struct search *search, struct list_head *runs)
 }
 
 /*
+ * Up to how many frames a search may have at a time: @excess times more than the @want
+ * that hold an aligned run, but of what the limit leaves beside the request half is for
+ * others.
+ */
+static unsigned long most_of(const struct search *search, unsigned long want, unsigned int excess)
+{
+	unsigned long nr = search->req->nr, have = frames_of(&search->mine);
+	unsigned long room = limit_left() + have;
+
+	return min((1 + excess) * want, room > nr ? nr + (room - nr) / 2 : nr);
+}
+
+/*
  * Frames from the page allocator until a run is among the own ones: as many as hold
  * an aligned run wherever they begin, then up to @excess times that, in small parts
- * and never more than half of what the limit leaves to others. With @hard the system
- * reclaims and compacts memory for them, for contig_ms.
+ * and within most_of(). With @hard the system reclaims and compacts memory for them,
+ * for contig_ms.
  */
 static int take_batches(struct search *search, bool hard, unsigned int excess,
 			struct list_head *runs)
@@ -253,16 +266,16 @@ static int take_batches(struct search *search, bool hard, unsigned int excess,
 	gfp_t gfp = (hard ? GFP_RECLAIM : GFP_FREE_ONLY) & ~__GFP_ZERO; /* most goes back */
 	u64 end = ktime_get_ns() + (u64)READ_ONCE(contig_ms) * NSEC_PER_MSEC;
 	unsigned long want = search->req->nr + search->req->align - 1;
-	unsigned long have = frames_of(&search->mine), most = (1 + excess) * want, chunk;
+	unsigned long have = frames_of(&search->mine), most, chunk;
 	int short_of = 0, err = -EAGAIN;
 
 	while (err == -EAGAIN && !short_of && (!hard || ktime_get_ns() < end)) {
-		chunk = have < want ? want - have
-				    : min3(max(want / 4, 1UL), most - have, limit_left() / 2);
+		most = most_of(search, want, excess);
+		if (have >= most)
+			break;
+		chunk = min(have < want ? want - have : max(want / 4, 1UL), most - have);
 		if (hard)
 			chunk = min(chunk, HARD_CHUNK);
-		if (!chunk)
-			break;
 		have += take_fresh(search->req, search->node, chunk, true, gfp, &search->mine,
 				   &short_of);
 		if (short_of == -EINTR)
