@@ -255,8 +255,6 @@ static ssize_t free_held_store(struct device *dev, struct device_attribute *attr
 }
 static DEVICE_ATTR_WO(free_held);
 
-/* One a line, whatever their number. */
-/* clang-format off */
 static ssize_t phys_release_store(struct device *dev, struct device_attribute *attr,
 				  const char *buf, size_t len)
 {
@@ -271,6 +269,8 @@ static ssize_t phys_release_store(struct device *dev, struct device_attribute *a
 }
 static DEVICE_ATTR_WO(phys_release);
 
+/* One a line, whatever their number. */
+/* clang-format off */
 static struct attribute *device_attrs[] = {
 	&dev_attr_frame_bytes.attr,
 	&dev_attr_mantissa_bits.attr,
