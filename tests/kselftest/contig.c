@@ -5,6 +5,7 @@
  * then memory has runs of a quarter of a gigabyte at least.
  */
 #include "binpool_test.h"
+#include "module.h"
 
 /* Runs of page frames in a mapped block, and the length of the longest. */
 static unsigned int count_runs(const char *p, __u64 len, __u64 frame, __u64 *longest)
@@ -147,11 +148,13 @@ TEST_F_TIMEOUT(pool, runs_are_told, 120)
 TEST_F_TIMEOUT(pool, too_long, 240)
 {
 	const __u64 machine = meminfo_bytes("MemTotal") & ~(self->frame - 1);
-	struct binpool_alloc a = alloc_request(machine / 32 * 27, BINPOOL_ALLOC_CONTIG);
+	struct binpool_alloc a = alloc_request(machine / 2, BINPOOL_ALLOC_CONTIG);
 	__u64 start = now_ms();
 
 	ASSERT_EQ(0, attr_write("free_held", 1));
 	ASSERT_EQ(0, attr_write("max_bytes", machine));
+	ASSERT_EQ(0,
+		  number_write(PARAM("floor_bytes"), meminfo_bytes("MemAvailable") - machine / 4));
 	ASSERT_EQ(-ENOMEM, device_alloc(self->dev, &a));
 	ASSERT_GE(120000, now_ms() - start);
 	ASSERT_EQ(-1, a.fd);
@@ -159,13 +162,14 @@ TEST_F_TIMEOUT(pool, too_long, 240)
 	TH_LOG("the largest run of %llu MiB is %llu MiB", (unsigned long long)(machine / MIB),
 	       (unsigned long long)(a.run_max_bytes / MIB));
 	ASSERT_LT(0, a.run_max_bytes);
-	ASSERT_GT(machine, a.run_max_bytes);
+	ASSERT_GT(machine / 2, a.run_max_bytes);
 	a = alloc_request(a.run_max_bytes / 2, BINPOOL_ALLOC_CONTIG);
 	ASSERT_EQ(0, device_alloc(self->dev, &a));
 	ASSERT_EQ(1, a.runs);
 	close(a.fd);
 	ASSERT_EQ(0, attr_write("free_held", 1));
 	ASSERT_EQ(0, attr_write("max_bytes", self->info.max_bytes));
+	ASSERT_EQ(0, number_write(PARAM("floor_bytes"), 0));
 }
 
 KERNEL_LOG_TEST

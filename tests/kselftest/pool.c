@@ -114,7 +114,7 @@ TEST_F_TIMEOUT(pool, canary, 120)
 	START_EMPTY();
 	for (size_t i = 0; i < ARRAY_SIZE(openers); i++)
 		openers[i] = open(DEVICE, O_RDWR | O_CLOEXEC);
-	for (int r = 0; r < 300; r++) {
+	for (int r = 0; r < 120; r++) {
 		size_t slot = (size_t)rand_r(&seed) % ARRAY_SIZE(fds);
 		size_t who = (size_t)rand_r(&seed) % ARRAY_SIZE(openers);
 		__u64 len = (1 + (__u64)rand_r(&seed) % 12) * self->frame;
@@ -164,7 +164,7 @@ TEST_F(pool, canary_would_be_seen)
  */
 TEST_F_TIMEOUT(pool, fresh_is_clean, 120)
 {
-	const __u64 dirt = meminfo_bytes("MemFree") / 2 & ~(self->frame - 1);
+	const __u64 dirt = meminfo_bytes("MemFree") / 4 & ~(self->frame - 1);
 	const __u64 len = dirt / 2 & ~(self->frame - 1);
 	struct binpool_alloc a = alloc_request(len, 0);
 	int fds[8];

@@ -5,6 +5,7 @@
  */
 #include <sys/resource.h>
 
+#include "module.h"
 #include "users.h"
 
 TEST_F(budget, answer_of_edquot)
@@ -450,13 +451,14 @@ TEST_F(budget, limit_without_an_answer)
 /* A request that fails after it was charged gives the charge back. */
 TEST_F_TIMEOUT(budget, failures_give_back, 120)
 {
-	const __u64 machine = meminfo_bytes("MemTotal") & ~(self->frame - 1);
-	struct binpool_alloc a = alloc_request(machine / 16 * 15, 0);
+	struct binpool_alloc a = alloc_request(64 * self->frame, 0);
 	struct rlimit files, few;
 	int dev = open_as(ALICE);
 
-	ASSERT_EQ(0, attr_write("max_bytes", machine));
-	/* No memory. */
+	/* No memory: hardly any is above the floor. */
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	ASSERT_EQ(0, number_write(PARAM("floor_bytes"),
+				  meminfo_bytes("MemAvailable") - 16 * self->frame));
 	ASSERT_EQ(-ENOMEM, device_alloc(dev, &a));
 	ASSERT_EQ(0, a.user_bytes);
 	ASSERT_EQ(BINPOOL_EXCEEDED_NONE, a.exceeded);
