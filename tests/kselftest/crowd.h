@@ -63,18 +63,26 @@ static inline bool scans_here(void)
 	       (major == 6 && minor == 1 && param_read("contig_scan_61") == 1);
 }
 
+/* A number of /proc/vmstat; -1 if there is none of that name. */
+static inline long long vmstat_read(const char *name)
+{
+	FILE *f = fopen("/proc/vmstat", "re");
+	long long value = -1, one;
+	char word[64];
+
+	while (f && fscanf(f, "%63s %lld", word, &one) == 2) {
+		if (!strcmp(word, name))
+			value = one;
+	}
+	if (f)
+		fclose(f);
+	return value;
+}
+
 /* Killed processes since boot, by the OOM killer. */
 static inline long long oom_kills(void)
 {
-	FILE *f = fopen("/proc/vmstat", "re");
-	long long kills = -1;
-	char line[128];
-
-	while (f && fgets(line, sizeof(line), f))
-		sscanf(line, "oom_kill %lld", &kills);
-	if (f)
-		fclose(f);
-	return kills;
+	return vmstat_read("oom_kill");
 }
 
 static inline char *crowd_map(int fd, __u64 len)

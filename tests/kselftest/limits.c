@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 
 #include "binpool_test.h"
+#include "module.h"
 
 FIXTURE(limit)
 {
@@ -286,15 +287,20 @@ TEST_F_TIMEOUT(limit, race, 120)
 	ASSERT_EQ(0, attr_read("managed_bytes"));
 }
 
-/* More than the system can spare: ENOMEM with what there is, and nobody killed. */
+/*
+ * More than the system can spare: ENOMEM with what there is, and nobody killed. What it
+ * tried with leaves as much as is left by default.
+ */
 TEST_F_TIMEOUT(limit, answer_of_enomem, 120)
 {
 	const __u64 machine = meminfo_bytes("MemTotal") & ~(self->frame - 1);
 	struct binpool_alloc a = alloc_request(machine / 16 * 15, 0);
+	const __u64 least = machine / 20 > 256 * MIB ? machine / 20 : 256 * MIB;
 	struct counters was;
 	__u64 available;
 
 	ASSERT_EQ(0, attr_write("max_bytes", machine));
+	ASSERT_EQ(0, number_read(PARAM("floor_bytes")));
 	available = meminfo_bytes("MemAvailable");
 	was = counters_read();
 	ASSERT_EQ(-ENOMEM, device_alloc(self->dev, &a));
@@ -304,6 +310,7 @@ TEST_F_TIMEOUT(limit, answer_of_enomem, 120)
 	ASSERT_EQ(was.v[1], attr_read("active_bytes"));
 	ASSERT_EQ(0, attr_write("free_held", 1));
 	ASSERT_EQ(0, attr_read("managed_bytes"));
+	ASSERT_GE((long long)(available - least + 128 * MIB), attr_read("freed_bytes") - was.v[6]);
 	/* It has gone back, as far as other things going on let one see it. */
 	ASSERT_LE(available, meminfo_bytes("MemAvailable") + machine / 8);
 }
@@ -336,6 +343,23 @@ TEST_F_TIMEOUT(limit, floor, 120)
 	while (n)
 		close(fds[--n]);
 	ASSERT_EQ(0, attr_write("free_held", 1));
+}
+
+/* What is held counts as available to others, but is not to be had from the system. */
+TEST_F(limit, held_does_not_count_for_the_floor)
+{
+	const __u64 len = 128 * self->frame;
+	int fd;
+
+	close(block_alloc(self->dev, len));
+	ASSERT_EQ((long long)len, attr_read("held_bytes"));
+	ASSERT_EQ(0, number_write(PARAM("floor_bytes"), meminfo_bytes("MemAvailable") - len / 2));
+	ASSERT_EQ(-ENOMEM, block_alloc(self->dev, len + len / 4));
+	ASSERT_EQ(0, number_write(PARAM("floor_bytes"),
+				  meminfo_bytes("MemAvailable") - len - len / 2));
+	fd = block_alloc(self->dev, len + len / 4);
+	ASSERT_LE(0, fd);
+	close(fd);
 }
 
 /* Two who ask at once do not both get the last of what the floor leaves. */

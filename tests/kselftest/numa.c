@@ -390,6 +390,34 @@ TEST_F_TIMEOUT(empty, reserve_of_each_node, 120)
 	ASSERT_EQ(3 * frame, node_attr(1, "held_bytes"));
 }
 
+/* Held memory makes room for a run, wherever it is; the reserve of another node does not. */
+TEST_F_TIMEOUT(empty, room_is_not_made_of_a_reserve, 60)
+{
+	const long long kept = 8 * (long long)self->frame;
+	struct binpool_alloc a = request_on(8 * self->frame, 1, BINPOOL_ALLOC_CONTIG);
+	int fds[32];
+
+	if (nodes_with_memory() != 2)
+		SKIP(return, "not a machine of two nodes");
+	ASSERT_EQ(0, node_reserve(0, (__u64)kept));
+	ASSERT_TRUE(attr_becomes("node0/held_bytes", (__u64)kept, SOON_MS));
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i++) {
+		struct binpool_alloc one = request_on(self->frame, 1, BINPOOL_ALLOC_STRICT_NODE);
+
+		ASSERT_EQ(0, device_alloc(self->dev, &one));
+		fds[i] = one.fd;
+	}
+	ASSERT_EQ(0, attr_write("max_bytes", (__u64)kept + ARRAY_SIZE(fds) * self->frame));
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i += 2)
+		close(fds[i]);
+	ASSERT_EQ(0, device_alloc(self->dev, &a));
+	ASSERT_EQ(kept, node_attr(0, "held_bytes"));
+	close(a.fd);
+	for (size_t i = 1; i < ARRAY_SIZE(fds); i += 2)
+		close(fds[i]);
+	ASSERT_EQ(0, node_reserve(0, 0));
+}
+
 KERNEL_LOG_TEST
 
 TEST_HARNESS_MAIN

@@ -186,8 +186,10 @@ TEST_F_TIMEOUT(scan, none_if_not_wanted, 120)
 {
 	long long ns = attr_read("scan_ns"), refused = attr_read("scan_refused");
 	const long long on_61 = param_read("contig_scan_61");
+	const long long compacted = vmstat_read("compact_stall");
 	struct binpool_alloc a;
 
+	ASSERT_LE(0, compacted);
 	ASSERT_EQ(0, param_write("contig_ms", 0));
 	a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG);
 	if (!device_alloc(self->dev, &a))
@@ -196,6 +198,8 @@ TEST_F_TIMEOUT(scan, none_if_not_wanted, 120)
 	a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG | BINPOOL_ALLOC_NOWAIT);
 	if (!device_alloc(self->dev, &a))
 		close(a.fd);
+	/* Nor does the page allocator for it. */
+	ASSERT_EQ(compacted, vmstat_read("compact_stall"));
 	/* On Linux 6.1 it is asked for, or not done. */
 	ASSERT_EQ(0, param_write("contig_scan_61", 0));
 	if (!scans_here()) {
@@ -310,17 +314,21 @@ TEST_F_TIMEOUT(scan, within_its_time, 200)
 TEST_F_TIMEOUT(scan, within_its_share, 200)
 {
 	long long ns = attr_read("scan_ns");
+	struct binpool_alloc a;
 	__u64 start = now_ms();
 
 	ASSERT_EQ(0, param_write("contig_ms", 300));
 	ASSERT_EQ(0, param_write("contig_duty", 1));
 	for (int i = 0; i < 12; i++) {
-		struct binpool_alloc a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG);
-		int err = device_alloc(self->dev, &a);
+		int err;
 
+		a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG);
+		err = device_alloc(self->dev, &a);
 		if (!err)
 			close(a.fd);
 		ASSERT_TRUE(!err || err == -ENOMEM);
+		/* The next one begins anew. */
+		ASSERT_EQ(0, attr_write("free_held", 1));
 	}
 	ns = (attr_read("scan_ns") - ns) / 1000000;
 	TH_LOG("%lld ms of scans in %llu ms", ns, (unsigned long long)(now_ms() - start));
@@ -466,41 +474,68 @@ TEST_F_TIMEOUT(scan, reserve, 200)
 	ASSERT_EQ(0, attr_write("reserve_bytes", 0));
 }
 
+/* Blocks side by side; every second one is closed, so that what is held is in pieces. */
+static void hold_pieces(struct __test_metadata *_metadata, FIXTURE_DATA(scan) * self, int *fds,
+			size_t nr)
+{
+	for (size_t i = 0; i < nr; i++) {
+		fds[i] = block_alloc(self->dev, self->frame);
+		ASSERT_LE(0, fds[i]);
+	}
+	for (size_t i = 0; i < nr; i += 2)
+		close(fds[i]);
+	ASSERT_EQ((long long)(nr / 2 * self->frame), attr_read("held_bytes"));
+}
+
+/* Ends hold_pieces(). */
+static void close_pieces(const int *fds, size_t nr)
+{
+	for (size_t i = 1; i < nr; i += 2)
+		close(fds[i]);
+	attr_write("free_held", 1);
+}
+
 /*
  * What is held goes back only for a request that is met by it, and max_bytes is named
  * as the obstacle only where it is one.
  */
 TEST_F_TIMEOUT(scan, held_memory_and_the_limit, 300)
 {
+	const long long pieces = 8 * (long long)self->frame;
 	struct binpool_alloc a;
 	int fds[16], fd;
+	char name[96];
 
-	/* Warm memory in pieces of one frame: every second block stays. */
+	/* Hardly a frame is free, though much memory is. */
+	a = alloc_request((__u64)self->max_bytes / 2, BINPOOL_ALLOC_NOWAIT);
+	ASSERT_EQ(-ENOMEM, device_alloc(self->dev, &a));
 	crowd_leave(&self->crowd);
-	for (int i = 0; i < 16; i++) {
-		fds[i] = block_alloc(self->dev, self->frame);
-		ASSERT_LE(0, fds[i]);
-	}
-	for (int i = 0; i < 16; i += 2)
-		close(fds[i]);
-	ASSERT_EQ((long long)(8 * self->frame), attr_read("held_bytes"));
+	/* More than the floor leaves, whatever goes. */
+	hold_pieces(_metadata, self, fds, 16);
+	snprintf(name, sizeof(name), "node0/bins/%llu/held_bytes", (unsigned long long)self->frame);
+	ASSERT_EQ(pieces, attr_read(name));
+	ASSERT_EQ(0, param_write("floor_bytes", meminfo_bytes("MemAvailable") - 64 * self->frame));
+	a = alloc_request(128 * self->frame, BINPOOL_ALLOC_CONTIG);
+	ASSERT_EQ(-ENOMEM, device_alloc(self->dev, &a));
+	/* Some may have been joined to the longest run there was. */
+	ASSERT_LE(pieces / 2, attr_read(name));
+	ASSERT_EQ(0, param_write("floor_bytes", 64 * MIB));
+	close_pieces(fds, 16);
 
-	/* More than the machine could ever have in one run, but not more than it has. */
-	a = alloc_request((__u64)self->max_bytes - 8 * self->frame, BINPOOL_ALLOC_CONTIG);
-	ASSERT_EQ(0, param_write("contig_ms", 100));
-	if (device_alloc(self->dev, &a) == 0)
+	/* What was taken in vain goes before what is held. */
+	ASSERT_EQ(0, attr_write("max_bytes", 24 * self->frame));
+	hold_pieces(_metadata, self, fds, 16);
+	a = alloc_request(8 * self->frame, BINPOOL_ALLOC_CONTIG);
+	a.align = 64 * self->frame;
+	if (self->scans) {
+		ASSERT_EQ(0, device_alloc(self->dev, &a));
+		ASSERT_EQ(pieces, attr_read("held_bytes"));
 		close(a.fd);
-	else
-		ASSERT_LE((long long)(8 * self->frame), attr_read("held_bytes"));
-	ASSERT_EQ(0, param_write("contig_ms", 60000));
+	}
+	close_pieces(fds, 16);
 
 	/* The limit leaves room only where held memory is: it gives way. */
-	ASSERT_EQ(0, attr_write("free_held", 1));
-	ASSERT_EQ(0, attr_write("max_bytes", 24 * self->frame));
-	for (int i = 0; i < 16; i += 2)
-		fds[i] = block_alloc(self->dev, self->frame);
-	for (int i = 0; i < 16; i += 2)
-		close(fds[i]);
+	hold_pieces(_metadata, self, fds, 16);
 	a = alloc_request(16 * self->frame, BINPOOL_ALLOC_CONTIG);
 	ASSERT_EQ(0, device_alloc(self->dev, &a));
 	ASSERT_EQ(1, a.runs);
@@ -511,8 +546,15 @@ TEST_F_TIMEOUT(scan, held_memory_and_the_limit, 300)
 	a = alloc_request(2 * self->frame, BINPOOL_ALLOC_CONTIG);
 	ASSERT_EQ(-ENOSPC, device_alloc(self->dev, &a));
 	close(fd);
-	for (int i = 1; i < 16; i += 2)
-		close(fds[i]);
+	close_pieces(fds, 16);
+
+	/* Nothing of all that still counts as coming. */
+	ASSERT_EQ(0, attr_write("max_bytes", (__u64)self->max_bytes));
+	ASSERT_EQ(0, param_write("floor_bytes", meminfo_bytes("MemAvailable") - 64 * self->frame));
+	fd = block_alloc(self->dev, 56 * self->frame);
+	ASSERT_LE(0, fd);
+	close(fd);
+	ASSERT_EQ(0, param_write("floor_bytes", 64 * MIB));
 	ASSERT_EQ(0, crowd_come(&self->crowd, 64 * MIB));
 }
 

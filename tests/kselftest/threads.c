@@ -203,6 +203,22 @@ static int run_on(pid_t pid, size_t cpu)
 	return sched_setaffinity(pid, sizeof(cpus), &cpus);
 }
 
+/* A process that ends well as soon as @thread has the nice value @nice, and badly after @ms. */
+static pid_t watch_nice(pid_t thread, int nice, unsigned int ms)
+{
+	__u64 end = now_ms() + (__u64)ms * slowness();
+	pid_t pid = fork();
+
+	if (pid)
+		return pid;
+	while (now_ms() < end) {
+		if (getpriority(PRIO_PROCESS, (id_t)thread) == nice)
+			_exit(0);
+		sleep_ms(2);
+	}
+	_exit(1);
+}
+
 /* From now on, for so long, CPU 1 has no time for an idle thread. */
 static pid_t starve(unsigned int ms)
 {
@@ -223,8 +239,8 @@ TEST_F_TIMEOUT(empty, thread_that_stands_still, 120)
 {
 	const __u64 len = 64 * self->frame;
 	const struct sched_param none = {0};
+	int waited = 0, hurried = 0;
 	long long left = 0;
-	int waited = 0;
 	pid_t thread;
 
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
@@ -237,23 +253,29 @@ TEST_F_TIMEOUT(empty, thread_that_stands_still, 120)
 	ASSERT_EQ(0, sched_setscheduler(thread, SCHED_IDLE, &none));
 	preempt_fully();
 	for (int r = 0; r < 10 && waited < 2 && !left; r++) {
+		pid_t pid, watcher;
 		__u64 start;
-		pid_t pid;
 
 		if (hold_dirty(self->dev, len))
 			break;
 		pid = starve(2000);
 		sleep_ms(100);
+		watcher = watch_nice(thread, 0, 1000);
 		start = now_ms();
 		attr_write("free_held", 1);
 		left = attr_read("managed_bytes");
 		/* Not so if it had no frame when it was stopped. */
 		waited += now_ms() - start > 1000;
 		child_status(pid);
+		/* It is of no low priority while somebody waits. */
+		hurried += !child_status(watcher);
 	}
 	preempt_restore();
 	EXPECT_EQ(0, left);
 	EXPECT_EQ(2, waited);
+	EXPECT_LE(2, hurried);
+	EXPECT_EQ(0, hold_dirty(self->dev, len));
+	EXPECT_EQ(0, child_status(watch_nice(thread, 19, 10000)));
 }
 
 KERNEL_LOG_TEST
