@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * Requests: a held buffer of the right bin, else one carved from a free run, else
- * what grow.c finds. Takes pool->lock; owns nothing.
+ * what grow.c finds. Locks the pool; owns nothing.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -129,11 +129,12 @@ struct run *request_take(struct binpool *pool, const struct request *req, bool *
 	if (pool->exact && !req->is_void)
 		return NULL;
 	if (req->reserve_only)
-		return run_find(pool->extents, req->run_bytes, req->run_align);
+		return run_find(pool, req->arena, req->run_bytes, req->run_align);
 	if (req->in_slab)
-		return slab_take(pool, req->bin, req->capacity);
-	return carve(pool, req->is_void ? pool->voids : pool->extents, req->run_bytes,
-		     req->run_align);
+		return slab_take(pool, req->arena, req->bin, req->capacity);
+	if (req->is_void)
+		return void_take(pool, req->run_bytes, req->run_align);
+	return carve(pool, req->arena, req->run_bytes, req->run_align);
 }
 
 /* From the thread's own cache, without the lock. False: from elsewhere. */
@@ -180,6 +181,9 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 		return 0;
 	}
 	pool_lock(pool);
+	if (c && c->crowded)
+		arena_change(c);
+	req.arena = c ? c->arena : &pool->arena;
 	if (!err)
 		err = request_prepare(pool, &req);
 	if (!err && !req.is_void) {
@@ -231,31 +235,14 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
  * The way of most misses: a buffer of pages, carved from a free run. NULL: it is not so simple.
  * The thread has a cache, so it is in no callback of the pool and the pool is not dead.
  */
-static void *allocate_pages(struct binpool *pool, struct cache *c, uint64_t bytes)
+static void *allocate_pages(const struct binpool *pool, struct cache *c, uint64_t bytes)
 {
-	uint64_t capacity = class_capacity(pool, bytes);
-	struct request req = {.bytes = bytes, .capacity = capacity};
-	struct run *run = NULL;
-	struct bin *bin;
-	bool settle;
+	uint64_t capacity = class_capacity(pool, bytes), align;
 
 	if (!capacity || slab_serves(pool, capacity) || capacity > pool->max_bytes)
 		return NULL;
-	req.align = u64_max(u64_min(capacity & -capacity, page_size()), pool->granule);
-	req.bin = class_bin(pool, capacity);
-	pool_lock(pool);
-	bin = bins_at(pool, req.bin);
-	if (bin && !bin->head && !runs_prepare(pool))
-		run = carve(pool, pool->extents, capacity, req.align);
-	if (run) {
-		activate(pool, run, &req, false);
-		cache_missed(c, req.bin);
-	}
-	settle = pool->give_back;
-	pool_unlock(pool);
-	if (settle)
-		extents_settle(pool);
-	return run ? run->ptr : NULL;
+	align = u64_max(u64_min(capacity & -capacity, page_size()), pool->granule);
+	return arena_alloc(c, class_bin(pool, capacity), capacity, align, bytes);
 }
 
 static __attribute__((noinline)) void *allocate_slowly(struct binpool *pool, size_t size)
@@ -347,6 +334,7 @@ EXPORT int binpool_alloc_bulk(struct binpool *pool, size_t size, size_t n, void 
 
 EXPORT int binpool_reserve(struct binpool *pool, uint64_t bytes)
 {
+	const struct cache *c;
 	struct run *run = NULL;
 	struct request req;
 	bool reused;
@@ -368,8 +356,10 @@ EXPORT int binpool_reserve(struct binpool *pool, uint64_t bytes)
 		req.in_slab = false;
 		req.reserve_only = true;
 	}
+	c = cache_of(pool);
 	pool_lock(pool);
-	if (!err && !run_find(pool->extents, req.run_bytes, req.run_align))
+	req.arena = c ? c->arena : &pool->arena;
+	if (!err && !run_find(pool, NULL, req.run_bytes, req.run_align))
 		err = request_miss(pool, &req, &run, &reused);
 	if (err)
 		pool->stats.refused++;

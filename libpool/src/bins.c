@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * Size classes of a pool, and the bins with its held buffers. Owns
- * pool->levels and levels_held; pool->lock. The class functions are pure.
+ * pool->levels and levels_held; the pool's lock. The class functions are pure.
  *
  * Sizes whose capacity is the same after rounding to the granule share one
  * bin: the highest of those with that capacity.

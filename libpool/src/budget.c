@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * What threads' caches and the bins behind them may hold, together at most the pool's
- * budget. Owns pool->cache_credit, caches_awake and largest; pool->lock, and of caches only the
- * calling thread's own, or those that are revoked.
+ * budget. Owns pool->cache_credit, caches_awake and largest, which threads that hold their arena's
+ * lock alone change at the same time; and of caches only the calling thread's own, or
+ * those that are revoked.
  *
  * What is cached is in the way of large buffers, and they would cost memory. So a pool whose
  * cache_bytes is left to it keeps little as a matter of course, and up to its whole
@@ -13,8 +14,10 @@
 
 #include "cache.h"
 
-/* So often a thread that finds no room looks at what of the caches is not used. */
+/* So often a thread that finds no room looks at what of its cache is not used. */
 #define MISSES_PER_DECAY 256u
+/* A thread is idle that did nothing for so long; how often threads are looked at. */
+#define IDLE_NS 20000000u
 /* Of a share that is not asked for by name one buffer takes at most this part. */
 #define SHARE_PER_BUFFER 8u
 
@@ -31,7 +34,9 @@ static uint64_t budget(const struct binpool *pool)
 {
 	if (pool->cache_bytes != BINPOOL_CACHE_AUTO)
 		return pool->cache_bytes;
-	return u64_max(2 * pool->largest, pool->stats.reserved_bytes / 8) + ordinary_budget(pool);
+	return u64_max(2 * __atomic_load_n(&pool->largest, __ATOMIC_RELAXED),
+		       pool->stats.reserved_bytes / 8) +
+	       ordinary_budget(pool);
 }
 
 /* The part of it for what one thread has too much of and another may want. */
@@ -58,7 +63,8 @@ static uint64_t share_of(const struct binpool *pool, uint64_t bytes)
 
 void cache_set_credit(struct cache *c, uint64_t credit)
 {
-	c->pool->cache_credit += credit - c->credit;
+	__atomic_add_fetch(&c->pool->cache_credit, credit - c->granted, __ATOMIC_RELAXED);
+	c->granted = credit;
 	c->credit = credit;
 }
 
@@ -76,12 +82,19 @@ static bool missed_lately(const struct cache *c, uint32_t bin)
 	return false;
 }
 
+/* Whether it is time to find_idle(). */
+static bool look_for_idle(const struct binpool *pool)
+{
+	return pool->caches->next && stamp_of(pool) - pool->idle_looked >= IDLE_NS;
+}
+
 /* Finds the threads that did nothing since the last time, and takes what they keep. */
 static void find_idle(struct cache *own)
 {
 	struct binpool *pool = own->pool;
 	bool any = false;
 
+	pool->idle_looked = stamp_of(pool);
 	for (struct cache *c = pool->caches; c; c = c->next) {
 		uint64_t activity = c->misses;
 
@@ -98,26 +111,45 @@ static void find_idle(struct cache *own)
 		caches_revoke_idle(pool);
 }
 
-/* Gives back what was not used since the last time, and what credit is left then. */
-static void cache_decay(struct cache *c)
+/* The @n oldest buffers of a magazine are given up. False: not @alone. */
+static bool evict(struct cache *c, struct magazine *m, uint32_t n, bool alone)
+{
+	if (alone)
+		return arena_evict(c, m, n);
+	magazine_leave(c, m, n, held_dissolve);
+	return true;
+}
+
+/*
+ * Gives back what was not used since the last time, and what credit is left then.
+ * False: not @alone.
+ */
+static bool cache_decay(struct cache *c, bool alone)
 {
 	struct binpool *pool = c->pool;
 
+	if (alone && (look_for_idle(pool) || pool->binned_bytes > bins_share(pool) / 2))
+		return false;
 	for (struct magazine *m = c->in_use; m; m = m->next) {
 		uint32_t n = magazine_fill(m->count);
 
-		if (n && m->count >> MAGAZINE_BITS == m->decayed >> MAGAZINE_BITS)
-			magazine_leave(c, m, (n + 1) / 2, held_dissolve);
+		if (n && m->count >> MAGAZINE_BITS == m->decayed >> MAGAZINE_BITS &&
+		    !evict(c, m, (n + 1) / 2, alone))
+			return false;
 		m->decayed = m->count;
 	}
 	cache_set_credit(c, c->bytes);
-	if (pool->caches->next)
-		find_idle(c);
-	while (pool->binned_bytes > bins_share(pool) / 2)
-		held_release_one(pool, bins_largest(pool));
-	caches_settle(pool);
-	pool->largest = pool->largest_next;
-	pool->largest_next = 0;
+	if (!alone) {
+		if (look_for_idle(pool))
+			find_idle(c);
+		while (pool->binned_bytes > bins_share(pool) / 2)
+			held_release_one(pool, bins_largest(pool));
+		caches_settle(pool);
+	}
+	__atomic_store_n(&pool->largest,
+			 __atomic_exchange_n(&pool->largest_next, 0, __ATOMIC_RELAXED),
+			 __ATOMIC_RELAXED);
+	return true;
 }
 
 /* Bytes of the classes missed lately that are in the thread's cache. */
@@ -138,14 +170,21 @@ static uint64_t lately_bytes(const struct cache *c)
 	return bytes;
 }
 
+/* It may be that another thread's more is forgotten for less: a moment later it is there again. */
+static void raise(uint64_t *value, uint64_t n)
+{
+	if (__atomic_load_n(value, __ATOMIC_RELAXED) < n)
+		__atomic_store_n(value, n, __ATOMIC_RELAXED);
+}
+
 /* What the thread's cache may hold with one more buffer of the class; 0: not with it. */
 static uint64_t bound(struct cache *c, uint32_t bin, uint64_t capacity)
 {
 	struct binpool *pool = c->pool;
 	uint64_t share;
 
-	pool->largest = u64_max(pool->largest, capacity);
-	pool->largest_next = u64_max(pool->largest_next, capacity);
+	raise(&pool->largest, capacity);
+	raise(&pool->largest_next, capacity);
 	if (missed_lately(c, bin))
 		return share_of(pool, budget(pool));
 	share = share_of(pool, ordinary_budget(pool));
@@ -158,12 +197,31 @@ static uint64_t bound(struct cache *c, uint32_t bin, uint64_t capacity)
 	return share;
 }
 
+/* As cache_credit(), as far as nobody else has to give something up. */
+static bool cache_credit_alone(struct cache *c, uint64_t capacity)
+{
+	struct binpool *pool = c->pool;
+	uint64_t credit = u64_max(c->bytes + capacity, share_of(pool, ordinary_budget(pool)));
+	uint64_t more = credit - c->granted, all;
+
+	if (credit > c->granted) {
+		all = __atomic_add_fetch(&pool->cache_credit, more, __ATOMIC_RELAXED);
+		if (all + pool->binned_bytes > budget(pool)) {
+			__atomic_sub_fetch(&pool->cache_credit, more, __ATOMIC_RELAXED);
+			return false;
+		}
+		c->granted = credit;
+	}
+	c->credit = credit;
+	return true;
+}
+
 /* Makes c->credit what is needed for @capacity more, which is within its bound. */
 static void cache_credit(struct cache *c, uint64_t capacity)
 {
 	struct binpool *pool = c->pool;
 	uint64_t all = budget(pool), need = c->bytes + capacity;
-	uint64_t used = pool->cache_credit - c->credit + pool->binned_bytes;
+	uint64_t used = pool->cache_credit - c->granted + pool->binned_bytes;
 
 	if (used + need > all) {
 		/* Others have more than their share. */
@@ -177,78 +235,90 @@ static void cache_credit(struct cache *c, uint64_t capacity)
 			 u64_min(u64_max(need, share_of(pool, ordinary_budget(pool))), all - used));
 }
 
-/* The older half of a magazine leaves, to where other threads find it if there is room. */
-static void overflow(struct cache *c, struct magazine *m)
+/*
+ * The older half of a magazine leaves, to where other threads find it if there is room.
+ * False: not @alone.
+ */
+static bool overflow(struct cache *c, struct magazine *m, bool alone)
 {
 	uint32_t n = (magazine_fill(m->count) + 1) / 2;
 
 	if (c->pool->binned_bytes + n * m->capacity <= bins_share(c->pool)) {
+		if (alone)
+			return false;
 		magazine_leave(c, m, n, bins_hold);
 		/* It stays in the budget, but as the bins' part. */
 		cache_set_credit(c, c->credit - n * m->capacity);
-	} else {
-		magazine_leave(c, m, n, held_dissolve);
+		return true;
 	}
+	return evict(c, m, n, alone);
 }
 
 /*
  * Room for one more buffer of the class in the thread's own cache, at the cost of
- * larger ones if need be. False: there is none.
+ * larger ones if need be. @alone: only its arena is locked.
  */
-bool cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity)
+enum cache_room cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity, bool alone)
 {
 	struct binpool *pool = c->pool;
 	uint32_t index = bin - pool->cache_bin;
 	struct magazine *m = &c->magazines[index];
 	uint64_t most;
 
-	assert_locked(pool);
+	if (alone)
+		assert_arena(pool, c->arena);
+	else
+		assert_locked(pool);
 	if (c->revoked & CACHE_REVOKED)
-		return false;
+		return ROOM_NONE;
+	if (alone && c->idle)
+		return ROOM_LOCKED;
 	if (c->idle) {
 		c->idle = false;
 		pool->caches_awake++;
 	}
-	if (++c->misses % MISSES_PER_DECAY == 0)
-		cache_decay(c);
+	if ((c->misses + 1) % MISSES_PER_DECAY == 0 && !cache_decay(c, alone))
+		return ROOM_LOCKED;
+	c->misses++;
 	most = bound(c, bin, capacity);
 	if (most < capacity)
-		return false;
-	if (!m->capacity) {
-		m->bin = bin;
-		m->capacity = capacity;
-		m->next = c->in_use;
-		c->in_use = m;
-	}
+		return ROOM_NONE;
+	magazine_at(c, bin, capacity);
 	if (magazine_fill(m->count) == m->room) {
 		if (m->room < MAGAZINE_MAX) {
 			uint32_t room = m->room ? 2 * m->room : 4;
 			struct cached *items = realloc(m->items, room * sizeof(*items));
 
 			if (!items)
-				return false;
+				return ROOM_NONE;
 			m->items = items;
 			m->room = room;
-		} else {
-			overflow(c, m);
+		} else if (!overflow(c, m, alone)) {
+			return ROOM_LOCKED;
 		}
 	}
 	while (c->bytes + capacity > most) {
 		struct magazine *top = &c->magazines[c->top];
 
-		if (c->top > index && magazine_fill(top->count))
-			magazine_leave(c, top, 1, held_dissolve);
-		else if (c->top > index)
+		if (c->top > index && magazine_fill(top->count)) {
+			if (!evict(c, top, 1, alone))
+				return ROOM_LOCKED;
+		} else if (c->top > index) {
 			c->top--;
-		else if (magazine_fill(m->count) > 1)
-			overflow(c, m);
-		else
-			return false;
+		} else if (magazine_fill(m->count) > 1) {
+			if (!overflow(c, m, alone))
+				return ROOM_LOCKED;
+		} else {
+			return ROOM_NONE;
+		}
 	}
-	cache_credit(c, capacity);
+	if (!alone)
+		cache_credit(c, capacity);
+	else if (!cache_credit_alone(c, capacity))
+		return ROOM_LOCKED;
 	if (c->top < index)
 		c->top = index;
-	return true;
+	return ROOM_MADE;
 }
 
 /* Whether one more buffer of the class would cost others of it that the cache has. */
@@ -272,7 +342,8 @@ void cache_refill(struct cache *c, uint32_t bin)
 	assert_locked(pool);
 	/* What is moved back for want of room would be moved again. */
 	while (b && b->head && magazine_fill(m->count) < MAGAZINE_MAX / 2 &&
-	       !full(c, bin, b->head->bytes) && cache_make_room(c, bin, b->head->bytes)) {
+	       !full(c, bin, b->head->bytes) &&
+	       cache_make_room(c, bin, b->head->bytes, false) == ROOM_MADE) {
 		struct run *run = b->head;
 
 		if (!run)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * Buffers as their users describe them: struct binpool_buf in and out; tags,
- * references, sub-buffers. Takes pool->lock; owns nothing.
+ * references, sub-buffers. Takes the pool's lock; owns nothing.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -41,26 +41,46 @@ static int membarrier(int command)
 
 /* ---- Moving buffers between a cache and the pool; all locked ------------- */
 
+/* The thread's magazine of a class, from now on in use. Its owner's, who holds an arena's lock. */
+struct magazine *magazine_at(struct cache *c, uint32_t bin, uint64_t capacity)
+{
+	struct magazine *m = &c->magazines[bin - c->pool->cache_bin];
+
+	if (!m->capacity) {
+		m->bin = bin;
+		m->capacity = capacity;
+		m->next = c->in_use;
+		c->in_use = m;
+	}
+	return m;
+}
+
 /* Brings the pool's counters up to what the magazine's owner did. */
 void magazine_settle(struct binpool *pool, struct magazine *m)
 {
 	uint64_t count = __atomic_load_n(&m->count, __ATOMIC_RELAXED);
 	uint64_t taken = (count >> MAGAZINE_BITS) - (m->settled >> MAGAZINE_BITS);
 	uint64_t more = (uint64_t)magazine_fill(count) - magazine_fill(m->settled);
+	uint64_t returned = more + m->evicted;
+	uint64_t fewer = returned + m->dissolved - m->carved;
 	struct bin *bin;
 
-	if (count == m->settled)
+	if (count == m->settled && !m->evicted && !m->carved && !m->dissolved)
 		return;
 	bin = bins_at(pool, m->bin);
+	pool->stats.allocs += m->carved;
+	pool->stats.frees_active += m->dissolved;
+	pool->stats.frees_held += m->evicted;
 	pool->stats.reuses += taken;
-	pool->stats.returns += taken + more;
-	pool->stats.active_blocks -= more;
+	pool->stats.returns += taken + returned;
+	pool->stats.active_blocks -= fewer;
 	pool->stats.held_blocks += more;
 	pool->stats.held_bytes += more * m->capacity;
-	pool->active_capacity -= more * m->capacity;
-	bin->active -= more;
+	pool->active_capacity -= fewer * m->capacity;
+	bin->active -= fewer;
 	bin->cached += more;
 	m->settled = count;
+	m->evicted = m->carved = m->dissolved = 0;
 }
 
 void caches_settle(struct binpool *pool)
@@ -76,6 +96,15 @@ void caches_settle(struct binpool *pool)
 	}
 }
 
+/* Takes the @n oldest buffers out of a magazine, uncounted. As magazine_at(). */
+void magazine_drop(struct cache *c, struct magazine *m, uint32_t n)
+{
+	m->count -= n;
+	c->bytes -= n * m->capacity;
+	memmove(m->items, m->items + n, magazine_fill(m->count) * sizeof(*m->items));
+	m->since_count -= n < magazine_fill(m->since_count) ? n : magazine_fill(m->since_count);
+}
+
 /* Takes the @n oldest buffers out of a magazine; they are held, and in no list. */
 static void magazine_cut(struct cache *c, struct magazine *m, uint32_t n)
 {
@@ -84,14 +113,11 @@ static void magazine_cut(struct cache *c, struct magazine *m, uint32_t n)
 	magazine_settle(pool, m);
 	if (!n)
 		return;
-	m->count -= n;
+	magazine_drop(c, m, n);
 	m->settled = m->count;
-	c->bytes -= n * m->capacity;
 	bins_at(pool, m->bin)->cached -= n;
 	pool->stats.held_blocks -= n;
 	pool->stats.held_bytes -= n * m->capacity;
-	memmove(m->items, m->items + n, magazine_fill(m->count) * sizeof(*m->items));
-	m->since_count -= n < magazine_fill(m->since_count) ? n : magazine_fill(m->since_count);
 }
 
 /* The @n oldest buffers of a magazine leave: bins_hold() or held_dissolve() is done to each. */
@@ -262,6 +288,7 @@ static void cache_delete(struct cache *c)
 	caches_settle(pool);
 	cache_empty(c);
 	pool->caches_awake -= !c->idle;
+	c->arena->threads--;
 	LIST_REMOVE(pool->caches, c, prev, next);
 	c->thread->cache[pool->number] = NULL;
 	cache_free(c);
@@ -351,6 +378,7 @@ struct cache *cache_get(struct binpool *pool)
 	c->revoked = revoked(pool->cache_off);
 	LIST_PUSH(pool->caches, c, prev, next);
 	pool->caches_awake++;
+	arena_join(c);
 	pool_unlock(pool);
 	c->thread = thread_caches;
 	thread_caches->cache[pool->number] = c;

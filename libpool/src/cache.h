@@ -5,8 +5,8 @@
  *
  * Who may touch a cache:
  *  - its thread, between cache_enter() and cache_leave(): magazines and asked;
- *  - whoever holds pool->lock and has revoked it (caches_revoke), or is its
- *    thread and outside of these two: everything.
+ *  - whoever has the pool locked and has revoked it (caches_revoke): everything;
+ *  - its thread outside of these two, if it holds the lock of any arena.
  * A thread that is inside sets busy first and looks at revoked then; a thief sets
  * revoked first and looks at busy then. Each must see the other's: the thief's
  * membarrier() stands for the barrier that the owner saves.
@@ -47,6 +47,10 @@ struct magazine {
 	uint64_t decayed;      /* count when cache_decay() last looked */
 	uint64_t since;	       /* when it was looked at: coarse_ns() */
 	uint64_t since_count;  /* count then: what was in it is if nothing was taken out */
+	/* By arena.c since it was settled: */
+	uint32_t evicted;   /* buffers of it that were dissolved */
+	uint32_t carved;    /* of its class, and handed out */
+	uint32_t dissolved; /* of its class, by their user's freeing them */
 } __attribute__((aligned(64)));
 
 /* So many classes of a thread's last misses are remembered. */
@@ -56,7 +60,7 @@ struct cache {
 	uint32_t busy;
 	uint32_t revoked;
 	uint64_t bytes;		    /* capacity of what is in it */
-	uint64_t credit;	    /* bound on bytes; part of pool->cache_credit */
+	uint64_t credit;	    /* bound on bytes */
 	uint64_t asked;		    /* bytes asked for since it was made, less those freed */
 	struct magazine *magazines; /* pool->cache_bins of them */
 	uint32_t top;		    /* no magazine above this one has a buffer */
@@ -69,8 +73,13 @@ struct cache {
 	uint32_t recent[RECENT_MAX]; /* bins of the last misses, by their number */
 	uint32_t recent_next;
 	uint64_t activity; /* sum of counts when last looked at */
+	uint64_t granted;  /* bound on credit; part of pool->cache_credit */
 	bool idle;	   /* has no share in the budget, and nothing in it */
 	struct thread_caches *thread;
+
+	struct arena *arena;	  /* that its thread takes from; changes locked */
+	uint32_t entered, waited; /* how often the thread did, for it; arena.c */
+	bool crowded;		  /* it would like another */
 };
 
 /* A thread's caches, by the number of the pool. */
@@ -222,7 +231,9 @@ int caches_init(struct binpool *pool, const struct binpool_options *o);
 void caches_fini(struct binpool *pool);
 struct cache *cache_get(struct binpool *pool);
 bool cache_raise(struct cache *c, uint64_t index, uint64_t align);
+struct magazine *magazine_at(struct cache *c, uint32_t bin, uint64_t capacity);
 void magazine_settle(struct binpool *pool, struct magazine *m);
+void magazine_drop(struct cache *c, struct magazine *m, uint32_t n);
 void magazine_leave(struct cache *c, struct magazine *m, uint32_t n,
 		    void (*to)(struct binpool *pool, struct run *run));
 void caches_settle(struct binpool *pool);
@@ -235,11 +246,25 @@ void caches_end(struct thread *thread);
 void caches_before_fork(void);
 void caches_after_fork(bool child);
 
-/* budget.c; all locked. */
+/* budget.c; all locked, and cache_make_room() also with the lock of the thread's arena, alone. */
 void cache_set_credit(struct cache *c, uint64_t credit);
 void cache_missed(struct cache *c, uint32_t bin);
 bool bins_have_room(struct binpool *pool, uint64_t capacity);
-bool cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity);
+enum cache_room {
+	ROOM_NONE,
+	ROOM_MADE,
+	ROOM_LOCKED, /* only to be had with the pool locked */
+};
+enum cache_room cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity, bool alone);
 void cache_refill(struct cache *c, uint32_t bin);
+
+/* arena.c; with the pool locked. */
+void arena_join(struct cache *c);
+void arena_change(struct cache *c);
+/* Without. */
+char *arena_alloc(struct cache *c, uint32_t bin, uint64_t capacity, uint64_t align, uint64_t bytes);
+bool arena_free(struct cache *c, struct run *run, const char *ptr, const size_t *size);
+/* With the lock of the thread's arena. */
+bool arena_evict(struct cache *c, struct magazine *m, uint32_t n);
 
 #endif /* BINPOOL_CACHE_H */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * Carving buffers out of extents' free runs and joining them again. Owns the
- * runs and the frames' indexes; pool->lock.
+ * runs and the frames' indexes, with the lock of the extent's arena.
  *
  * A request takes the lowest free run that fits, of the oldest extent that has one:
  * so large runs stay whole at the upper end, which is also what an extent that grows
@@ -23,7 +23,7 @@ struct run_chunk {
 	struct run runs[RUNS_PER_CHUNK];
 };
 
-int runs_prepare_more(struct binpool *pool)
+int runs_prepare_more(struct binpool *pool, struct arena *arena)
 {
 	struct run_chunk *chunk;
 
@@ -34,16 +34,16 @@ int runs_prepare_more(struct binpool *pool)
 	chunk->next = pool->chunks;
 	pool->chunks = chunk;
 	for (size_t i = 0; i < RUNS_PER_CHUNK; i++)
-		run_delete(pool, &chunk->runs[i]);
+		run_delete(arena, &chunk->runs[i]);
 	return 0;
 }
 
-static struct run *run_new(struct binpool *pool)
+static struct run *run_new(struct binpool *pool, struct arena *arena)
 {
-	struct run *run = pool->spare;
+	struct run *run = arena->spare;
 
-	pool->spare = run->next;
-	pool->spares--;
+	arena->spare = run->next;
+	arena->spares--;
 	/* What lists need is written when it is put into one. */
 	run_set_ptr(run, NULL);
 	run->asked = 0;
@@ -55,13 +55,13 @@ static struct run *run_new(struct binpool *pool)
 	return run;
 }
 
-void run_delete(struct binpool *pool, struct run *run)
+void run_delete(struct arena *arena, struct run *run)
 {
 	/* Who still has it from a look without the lock sees that it is no buffer. */
 	run_set_state(run, RUN_FREE);
-	run->next = pool->spare;
-	pool->spare = run;
-	pool->spares++;
+	run->next = arena->spare;
+	arena->spare = run;
+	arena->spares++;
 }
 
 void runs_fini(struct binpool *pool)
@@ -222,7 +222,8 @@ static struct run *frame_find(struct frame_index *index, uint64_t frame, uint64_
 	return NULL;
 }
 
-static struct run *extent_find(struct extent *e, uint64_t bytes, uint64_t align)
+/* The free run of an extent that the request is best carved from, or NULL. */
+struct run *extent_find(struct extent *e, uint64_t bytes, uint64_t align)
 {
 	struct frame_index *index = &e->free;
 	uint64_t groups = (index->frames + INDEX_LANES - 1) / INDEX_LANES;
@@ -251,16 +252,19 @@ static struct run *extent_find(struct extent *e, uint64_t bytes, uint64_t align)
 	return NULL;
 }
 
-/* The free run that @bytes at a multiple of @align are best carved from, or NULL. */
-struct run *run_find(struct extent *extents, uint64_t bytes, uint64_t align)
+/*
+ * The free run that @bytes at a multiple of @align are best carved from, or NULL: of
+ * @arena, whose lock is enough then, or NULL: of any.
+ */
+struct run *run_find(const struct binpool *pool, const struct arena *arena, uint64_t bytes,
+		     uint64_t align)
 {
-	for (struct extent *e = extents; e; e = e->next) {
-		struct run *run = extent_find(e, bytes, align);
+	struct extent *e = arena ? arena->extents : pool->extents;
+	struct run *run = NULL;
 
-		if (run)
-			return run;
-	}
-	return NULL;
+	for (; e && !run; e = arena ? e->arena_next : e->next)
+		run = extent_find(e, bytes, align);
+	return run;
 }
 
 /* Puts @run between @lower and what is above it, NULL: below all of its extent. */
@@ -282,7 +286,7 @@ static void unlink_run(struct run *run)
 /* Makes all of an extent one free run. runs_prepare() came before. Locked. */
 void runs_start(struct binpool *pool, struct extent *e)
 {
-	struct run *run = run_new(pool);
+	struct run *run = run_new(pool, e->arena);
 
 	assert_locked(pool);
 	run->extent = e;
@@ -304,7 +308,7 @@ void runs_extend(struct binpool *pool, struct extent *e, uint64_t bytes)
 		run->clean = run->clean && pool->provider.ops->zeroed;
 		index_raise(run);
 	} else {
-		run = run_new(pool);
+		run = run_new(pool, e->arena);
 		run->extent = e;
 		run->base = e->base + e->bytes;
 		run->bytes = bytes;
@@ -329,7 +333,7 @@ struct run *runs_cut(struct binpool *pool, struct extent *e, uint64_t bytes)
 	e->bytes -= bytes;
 	run->bytes -= bytes;
 	if (run->bytes)
-		return run_new(pool);
+		return run_new(pool, e->arena);
 	index_remove(run);
 	unlink_run(run);
 	return run;
@@ -337,7 +341,8 @@ struct run *runs_cut(struct binpool *pool, struct extent *e, uint64_t bytes)
 
 /*
  * Makes a buffer out of a free run that fits: in no list, not in the lookup
- * table. runs_prepare() came before, so it cannot fail.
+ * table. runs_prepare() came before, so it cannot fail. The arena's lock is enough, unless
+ * the extent has no buffer.
  */
 struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, uint64_t align)
 {
@@ -346,12 +351,12 @@ struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, ui
 	struct run *buffer, *rest;
 	uint64_t left = run->bytes - pad - bytes, frame;
 
-	assert_locked(pool);
+	assert_arena(pool, e->arena);
 	if (!pad && !left) {
 		index_remove(run);
 		buffer = run;
 	} else {
-		buffer = run_new(pool);
+		buffer = run_new(pool, e->arena);
 		buffer->extent = e;
 		buffer->base = run->base + pad;
 		buffer->bytes = bytes;
@@ -361,7 +366,7 @@ struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, ui
 		run->bytes = pad;
 		link_above(buffer, run);
 		if (left) {
-			rest = run_new(pool);
+			rest = run_new(pool, e->arena);
 			rest->extent = e;
 			rest->base = buffer->base + bytes;
 			rest->bytes = left;
@@ -390,22 +395,24 @@ struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, ui
 	return buffer;
 }
 
-struct run *carve(struct binpool *pool, struct extent *extents, uint64_t bytes, uint64_t align)
+struct run *carve(struct binpool *pool, const struct arena *arena, uint64_t bytes, uint64_t align)
 {
-	struct run *run = run_find(extents, bytes, align);
+	struct run *run = run_find(pool, arena, bytes, align);
 
 	return run ? carve_from(pool, run, bytes, align) : NULL;
 }
 
 /*
  * The end of a buffer, which is in no list any more: a free run, joined with
- * its free neighbours, or a free slot of its slab.
+ * its free neighbours, or a free slot of its slab. The arena's lock is enough for one that is
+ * neither in a slab nor its extent's last.
  */
 void dissolve(struct binpool *pool, struct run *run)
 {
 	struct run *upper = run->next, *lower = run->prev;
+	struct arena *arena = run->extent->arena;
 
-	assert_locked(pool);
+	assert_arena(pool, arena);
 	if (run->slab) {
 		slab_give(pool, run);
 		return;
@@ -413,19 +420,19 @@ void dissolve(struct binpool *pool, struct run *run)
 	if (!--run->extent->buffers)
 		extent_set_empty(pool, run->extent, true);
 	if (!upper || (!upper->next && run_state(upper) == RUN_FREE))
-		run->extent->since = pool->stamp;
+		run->extent->since = stamp_of(pool);
 	if (upper && run_state(upper) == RUN_FREE) {
 		run->bytes += upper->bytes;
 		run->clean = run->clean && upper->clean;
 		index_remove(upper);
 		unlink_run(upper);
-		run_delete(pool, upper);
+		run_delete(arena, upper);
 	}
 	if (lower && run_state(lower) == RUN_FREE) {
 		lower->bytes += run->bytes;
 		lower->clean = run->clean && lower->clean;
 		unlink_run(run);
-		run_delete(pool, run);
+		run_delete(arena, run);
 		index_raise(lower);
 	} else {
 		index_add(run);

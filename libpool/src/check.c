@@ -188,12 +188,36 @@ static const char *check_caches(const struct binpool *pool, uint64_t in_runs)
 			bytes += n * m->capacity;
 		}
 		CHECK(bytes == c->bytes && bytes <= c->credit);
-		CHECK(!c->idle || !c->credit);
+		CHECK(c->credit <= c->granted && (!c->idle || !c->granted));
 		awake += !c->idle;
-		credit += c->credit;
+		credit += c->granted;
 	}
 	CHECK(buffers == in_runs);
 	CHECK(credit == pool->cache_credit && awake == pool->caches_awake);
+	return NULL;
+}
+
+static const char *check_arenas(const struct binpool *pool)
+{
+	uint64_t extents = 0, threads = 0;
+
+	for (uint32_t i = 0; i < pool->arenas_used; i++) {
+		const struct arena *arena = pool->arenas[i];
+		uint64_t spares = 0;
+
+		for (const struct run *run = arena->spare; run; run = run->next, spares++)
+			CHECK(run_state(run) == RUN_FREE);
+		CHECK(spares == arena->spares);
+		for (const struct extent *e = arena->extents; e; e = e->arena_next, extents++)
+			CHECK(e->arena == arena);
+		threads += arena->threads;
+	}
+	for (const struct extent *e = pool->stuck; e; e = e->next)
+		extents++;
+	CHECK(extents == pool->stats.extents);
+	for (const struct cache *c = pool->caches; c; c = c->next)
+		threads--;
+	CHECK(!threads);
 	return NULL;
 }
 
@@ -202,7 +226,6 @@ const char *pool_check(struct binpool *pool)
 	const struct binpool_stats *st = &pool->stats;
 	struct sums sum = {0};
 	const char *broken = NULL;
-	uint64_t spares = 0;
 
 	assert_locked(pool);
 	caches_settle(pool);
@@ -228,9 +251,9 @@ const char *pool_check(struct binpool *pool)
 	if (broken)
 		return broken;
 	CHECK(sum.free_runs == sum.indexed);
-	for (const struct run *run = pool->spare; run; run = run->next, spares++)
-		CHECK(run_state(run) == RUN_FREE);
-	CHECK(spares == pool->spares);
+	broken = check_arenas(pool);
+	if (broken)
+		return broken;
 	CHECK(!sum.empty);
 	CHECK(sum.active == st->active_blocks);
 	CHECK(sum.held == st->held_blocks);

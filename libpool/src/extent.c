@@ -2,8 +2,8 @@
 /*
  * Extents: how a pool gets memory, has it registered, and gives it back. Owns
  * pool->extents, empty, stuck, voids, give_back and pending. The lists of extents and of
- * stuck ones change in turn and locked, so they may be walked either way; the rest is
- * pool->lock's. Provider and registrars are called in turn.
+ * stuck ones change in turn and locked, so they may be walked either way; the rest needs the
+ * pool locked. Provider and registrars are called in turn.
  *
  * reserved + pending never exceeds max_bytes: what is about to be got is
  * pending first, what is about to go stays pending until it is gone. What the kernel does not
@@ -229,13 +229,14 @@ int extent_extend(struct binpool *pool, struct extent *e, uint64_t more, struct 
 	return 0;
 }
 
-/* Adds what extent_get() got; its bytes were pending. Locked. */
+/* Adds what extent_get() got to the arena that it names; its bytes were pending. Locked. */
 void extent_link(struct binpool *pool, struct extent *e)
 {
 	assert_locked(pool);
 	count_reserved(pool, e->bytes);
 	pool->stats.extents++;
 	LIST_APPEND(pool->extents, pool->extents_last, e);
+	arena_add(e->arena, e);
 	pool->stamp = coarse_ns();
 	extent_set_empty(pool, e, true);
 	runs_start(pool, e);
@@ -284,7 +285,8 @@ static struct extent *unlink_empty(struct binpool *pool, uint64_t before)
 		return NULL;
 	assert(!e->buffers && run_state(e->first) == RUN_FREE && !e->first->next);
 	extent_set_empty(pool, e, false);
-	run_delete(pool, e->first);
+	run_delete(e->arena, e->first);
+	arena_remove(e);
 	e->first = e->last = NULL;
 	LIST_UNLINK(pool->extents, pool->extents_last, e);
 	pool->stats.extents--;
@@ -380,7 +382,7 @@ uint64_t extents_shrink(struct binpool *pool, uint64_t keep, uint64_t before)
 		start = now_ns();
 		err = pool->provider.ops->shrink(&pool->provider, e, bytes);
 		pool_lock(pool);
-		run_delete(pool, cut);
+		run_delete(e->arena, cut);
 		if (err) {
 			count_reserved(pool, bytes);
 			runs_extend(pool, e, bytes);
@@ -428,6 +430,7 @@ int void_grow(struct binpool *pool, uint64_t align)
 	if (!e)
 		return -ENOMEM;
 	e->is_void = true;
+	e->arena = &pool->arena;
 	e->bytes = u64_max(VOID_BYTES, page_size());
 	e->room = e->bytes;
 	e->fd = -1;
@@ -442,6 +445,16 @@ int void_grow(struct binpool *pool, uint64_t align)
 	pool->voids = e;
 	runs_start(pool, e);
 	return 0;
+}
+
+/* A buffer of size 0; NULL: it takes more addresses. Locked; runs_prepare() came before. */
+struct run *void_take(struct binpool *pool, uint64_t bytes, uint64_t align)
+{
+	struct run *run = NULL;
+
+	for (struct extent *e = pool->voids; e && !run; e = e->next)
+		run = extent_find(e, bytes, align);
+	return run ? carve_from(pool, run, bytes, align) : NULL;
 }
 
 void voids_fini(struct binpool *pool)

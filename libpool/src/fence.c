@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * Buffers that were freed while something is still at work on them. Owns
- * pool->fences; pool->lock. The fences of one buffer are asked by one thread at a
+ * pool->fences; the pool's lock. The fences of one buffer are asked by one thread at a
  * time, which has marked it, and without a lock.
  *
  * Such a buffer is still active in every count. It stays in the list while it is

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * Returns: into the bin, or when the pool is not holding, back into the extent.
- * Takes pool->lock, and where it gives extents back pool->turn; owns nothing.
+ * Locks the pool, and where it gives extents back pool->turn; owns nothing.
  */
 #include "cache.h"
 
@@ -56,7 +56,7 @@ static bool hold(struct binpool *pool, struct cache *c, struct run *run)
 		return false;
 	if (pool->cache_bins) {
 		if (!c || run->bin - pool->cache_bin >= pool->cache_bins ||
-		    !cache_make_room(c, run->bin, run->bytes))
+		    cache_make_room(c, run->bin, run->bytes, false) != ROOM_MADE)
 			return false;
 		if (!cache_push(c, run, run->ptr, run->bin - pool->cache_bin))
 			return false;
@@ -184,34 +184,15 @@ static FAST bool release_cached(struct binpool *pool, void *ptr, const size_t *s
 	return cache_push(c, run, ptr, index);
 }
 
-/*
- * The way of most that find no room in the thread's cache. False: it is not so simple. The
- * thread has a cache, so it is in no callback of the pool and the pool is not dead.
- */
-static bool release_active(struct binpool *pool, struct cache *c, const char *ptr,
-			   const size_t *size)
-{
-	struct run *run = map_find(ptr);
-
-	if (!run || run_pool(run) != pool)
-		return false;
-	pool_lock(pool);
-	/* Another thread may have freed it meanwhile; what describes it stays. */
-	if (run->ptr != ptr || run_state(run) != RUN_ACTIVE || (size && *size != run->asked)) {
-		pool_unlock(pool);
-		return false;
-	}
-	release_run(pool, c, run);
-	return true;
-}
-
 static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *ptr,
 						    const size_t *size)
 {
 	struct cache *c = pool ? cache_of(pool) : NULL;
+	struct run *run = c ? map_find(ptr) : NULL;
 	int err;
 
-	if (c && release_active(pool, c, ptr, size))
+	/* The thread has a cache, so it is in no callback of the pool and the pool is not dead. */
+	if (run && run_pool(run) == pool && arena_free(c, run, ptr, size))
 		return 0;
 	err = pool_enter_host(pool);
 	return err && err != -EOWNERDEAD ? err : release_at(pool, ptr, size);

@@ -35,7 +35,7 @@ static struct extent *extent_to_extend(const struct binpool *pool, const struct 
 	*more = round_up(req->run_bytes, quantum(pool)) + 1;
 	if (!extents_extensible(pool))
 		return NULL;
-	for (struct extent *e = pool->extents; e; e = e->next) {
+	for (struct extent *e = req->arena->extents; e; e = e->arena_next) {
 		bool joins = run_state(e->last) == RUN_FREE;
 		uint64_t at = (uint64_t)(uintptr_t)e->base + e->bytes;
 		uint64_t end, needs;
@@ -129,11 +129,12 @@ static int grow(struct binpool *pool, const struct request *req, uint64_t want,
 		extent_link_more(pool, e, &piece);
 		return 0;
 	}
+	e->arena = req->arena;
 	extent_link(pool, e);
 	if (req->reserve_only)
 		*out = e->first;
 	else if (req->in_slab)
-		*out = slab_take(pool, req->bin, req->capacity);
+		*out = slab_take(pool, req->arena, req->bin, req->capacity);
 	else
 		*out = carve_from(pool, e->first, req->run_bytes, pool->exact ? 1 : req->run_align);
 	return 0;
@@ -191,6 +192,22 @@ static bool held_may_do(const struct binpool *pool, const struct request *req,
 	       pool->stats.held_blocks && (extend || unused >= req->run_bytes);
 }
 
+/* A pool grows for one arena, unless so much of it is free in another, in one stretch. */
+#define OTHERS_PART 2u
+
+/* From whatever arena has at least @least bytes free in one stretch, or NULL. Locked and in turn.
+ */
+static struct run *take_from_others(struct binpool *pool, const struct request *req, uint64_t least,
+				    bool *reused)
+{
+	struct request any = *req;
+
+	any.arena = NULL;
+	if (pool->arenas_used == 1 || !run_find(pool, NULL, least, req->run_align))
+		return NULL;
+	return request_take(pool, &any, reused);
+}
+
 /* What a request needs that the pool has not got ready. Locked and in turn. */
 static int obtain(struct binpool *pool, const struct request *req, struct run **out, bool *reused)
 {
@@ -221,6 +238,8 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 				return explain(-ENOMEM, "pool %s: no addresses left", pool->name);
 			continue;
 		}
+		if (arena_feed(pool, req->arena, req->run_bytes, req->run_align))
+			continue;
 		if (in_use_beyond(pool, pool->max_bytes - req->run_bytes)) {
 			/* What other threads do meanwhile may have been seen in part. */
 			caches_revoke(pool);
@@ -229,6 +248,10 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 		}
 
 		want = growth(pool, req, &least, &extend);
+		*out = take_from_others(
+			pool, req, u64_max(want, pool->stats.reserved_bytes / OTHERS_PART), reused);
+		if (*out)
+			return 0;
 		if (want && !released && held_may_do(pool, req, extend)) {
 			released = true;
 			release_held(pool);
@@ -258,6 +281,9 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 			return 0;
 		if (grown || lost)
 			continue;
+		*out = take_from_others(pool, req, req->run_bytes, reused);
+		if (*out)
+			return 0;
 		if (pool->empty && (pool->exact || starved || empty_ones_help(pool, least))) {
 			pool_unlock(pool);
 			extents_give_back(pool);

@@ -2,7 +2,7 @@
 /*
  * Which buffers are still in use, by tag: on demand, and of pools that ask for it
  * when they cannot be destroyed and when the process ends. A snapshot is taken
- * under pool->lock; the text is made without it. Owns nothing.
+ * under the pool's lock; the text is made without it. Owns nothing.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * Buffers by the address that the user has: the page map, and for those that have
  * no place there (of an allocator, or of size 0) a hash table
  * with chains through the runs. Owns pool->lookup, lookup_size, lookup_count;
- * pool->lock.
+ * the pool's lock.
  */
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * What only some buffers have: a tag, references beside the allocation's own,
- * sub-buffers, a slot of share.c's. Owns pool->notes, a hash table with chains; pool->lock.
+ * sub-buffers, a slot of share.c's. Owns pool->notes, a hash table with chains; the pool's lock.
  *
  * A buffer with a note is in a state of its own, so that the fast path of a free
  * leaves it to the slow one, and all others cost nothing.

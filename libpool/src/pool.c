@@ -122,19 +122,15 @@ static char *copy_name(const char *name)
 
 static int sync_init(struct binpool *pool)
 {
-	pthread_mutexattr_t adaptive;
 	pthread_condattr_t monotonic;
 
-	if (pthread_condattr_init(&monotonic) || pthread_mutexattr_init(&adaptive))
+	if (pthread_condattr_init(&monotonic))
 		return -ENOMEM;
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_cond_init(&pool->idle, &monotonic);
 	pthread_condattr_destroy(&monotonic);
 	pthread_mutex_init(&pool->turn, NULL);
-	/* Held for less than it takes to fall asleep. */
-	pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
-	pthread_mutex_init(&pool->lock, &adaptive);
-	pthread_mutexattr_destroy(&adaptive);
+	arenas_init(pool);
 	return 0;
 }
 
@@ -152,6 +148,7 @@ static void pool_delete(struct binpool *pool)
 	voids_fini(pool);
 	bins_fini(pool);
 	runs_fini(pool);
+	arenas_fini(pool);
 	free(pool->lookup);
 	free(pool->name);
 	free(pool);
@@ -262,8 +259,13 @@ bool pool_wait(struct binpool *pool, uint64_t end)
 	int err;
 
 	assert_locked(pool);
+	/* As pool_unlock() and pool_lock(), but for the first arena's. */
 	__atomic_store_n(&pool->lock_holder, NULL, __ATOMIC_RELAXED);
-	err = pthread_cond_timedwait(&pool->idle, &pool->lock, &t);
+	for (uint32_t i = pool->arenas_used; --i;)
+		pthread_mutex_unlock(&pool->arenas[i]->lock);
+	err = pthread_cond_timedwait(&pool->idle, &pool->arena.lock, &t);
+	for (uint32_t i = 1; i < pool->arenas_used; i++)
+		pthread_mutex_lock(&pool->arenas[i]->lock);
 	__atomic_store_n(&pool->lock_holder, thread_self(), __ATOMIC_RELAXED);
 	return err != ETIMEDOUT;
 }
@@ -348,7 +350,6 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 	if (!pool->dead) {
 		pthread_cond_destroy(&pool->idle);
 		pthread_mutex_destroy(&pool->turn);
-		pthread_mutex_destroy(&pool->lock);
 	}
 	pool_delete(pool);
 	threads_reap(true);

@@ -11,18 +11,23 @@
  *     So they are called by one thread at a time, and two threads that miss at
  *     once do not both grow the pool. No other pool's turn is needed for it,
  *     unless a callback uses that other pool.
- *  3. pool->lock: every other member of a pool, its runs, bins and extents.
- *     Held for short, bounded work; never over a callback, a provider call, a
- *     system call other than mmap by malloc, or a wait for anything else.
+ *  3. The locks of a pool's arenas, in their order; the first is always there. Held for
+ *     short, bounded work; never over a callback, a provider call, a system call other
+ *     than mmap by malloc, or a wait for anything else.
  *
- *  4. threads_lock (cache.c) comes between pools_lock and pool->lock: the tables in which
+ *  4. threads_lock (cache.c) comes between pools_lock and those: the tables in which
  *     threads find their caches. pagemap_lock (pagemap.c) and records_lock (thread.c) come last,
  *     and no other is taken under them.
  *
+ * The pool's lock is the locks of all its arenas: whoever holds them (pool_lock) has the pool
+ * locked, and with it every member that is not said to be another's, its runs, bins and
+ * extents. One of them is enough to cut a free run of that arena, or to make one, and no more
+ * (arena.c). A pool that threads do not miss in at the same time has one arena.
+ *
  * A thread's cache of a pool has no lock: cache.h says who may touch it when.
  *
- * A function whose comment says "locked" needs pool->lock, one that says
- * "in turn" needs pool->turn and must not hold pool->lock. Both assert it.
+ * A function whose comment says "locked" needs the pool locked, one that says
+ * "in turn" needs pool->turn and must not have the pool locked. Both assert it.
  *
  * Whoever frees a buffer never waits for the turn: if extents that became empty
  * are to go, it sets pool->give_back, and the thread that has the turn gives
@@ -234,6 +239,8 @@ struct attachment {
 
 struct extent {
 	struct extent *prev, *next;		/* in pool->extents; pool->voids: next only */
+	struct arena *arena;			/* whose lock its runs need; changes locked */
+	struct extent *arena_next;		/* in its extents */
 	struct extent *empty_prev, *empty_next; /* in pool->empty, if without buffers */
 	char *base;
 	uint64_t bytes;
@@ -292,6 +299,21 @@ struct registrar {
 #include "share.h"
 #include "thread.h"
 
+/* ---- Arenas: arena.c ------------------------------------------------------ */
+
+/* No pool has more; nor more than there are CPUs. */
+#define ARENAS_MAX 64u
+
+/* Extents that some of the threads take from first. */
+struct arena {
+	pthread_mutex_t lock;
+	const void *holder;	/* for assertions, if only this one is held; see thread_self() */
+	struct extent *extents; /* the oldest first, linked by arena_next */
+	struct run *spare;	/* unused struct runs, through next */
+	uint64_t spares;	/* how many */
+	uint32_t threads;	/* whose arena it is; locked */
+} __attribute__((aligned(64)));
+
 /* ---- The pool ----------------------------------------------------------- */
 
 struct binpool {
@@ -325,8 +347,11 @@ struct binpool {
 	struct registrar *registrars, *registrars_last; /* in turn */
 	uint64_t registrar_ids;				/* in turn */
 
-	pthread_mutex_t lock;
+	struct arena arena; /* the first, and of most pools the only one */
 	const void *lock_holder;
+	uint32_t arenas_max;
+	uint32_t arenas_used; /* changes locked */
+	struct arena *arenas[ARENAS_MAX];
 	pthread_cond_t idle; /* active_blocks and leaving became 0, or as waiters wants it */
 	uint64_t leaving;    /* threads in a call that need the pool, though not a buffer */
 	uint64_t waiters;    /* threads that wait on idle for any buffer to be freed */
@@ -338,20 +363,19 @@ struct binpool {
 	struct extent *stuck;	  /* that could not be given back; reserved, and tried again */
 	bool give_back;		  /* the empty extents are to go */
 	uint64_t pending;	  /* bytes being got or given back; reserved + pending <= max */
-	struct run *spare;	  /* unused struct runs, through next */
-	uint64_t spares;	  /* how many */
-	struct run_chunk *chunks; /* what they come from */
+	struct run_chunk *chunks; /* what struct runs come from */
 	struct run **lookup;	  /* buffers by address */
 	uint64_t lookup_size;	  /* a power of two */
 	uint64_t lookup_count;
 	struct cache *caches;  /* of all threads */
 	uint32_t cache_off;    /* reasons why nothing is to be cached: as long, all are revoked */
-	uint64_t cache_credit; /* what all caches may hold */
+	uint64_t cache_credit; /* what all caches may hold; atomic */
 	uint64_t binned_bytes; /* capacity of what is held in bins */
 	uint64_t caches_awake; /* caches of threads that are not idle */
-	uint64_t largest;      /* capacity of the largest buffer lately missed or freed */
-	uint64_t largest_next; /* the same since that was last looked at */
-	uint64_t stamp;	       /* since when what is held now is not used; coarse_ns() */
+	uint64_t idle_looked;  /* when they were looked at: stamp */
+	uint64_t largest;      /* capacity of the largest buffer lately missed or freed; atomic */
+	uint64_t largest_next; /* the same since that was last looked at; atomic */
+	uint64_t stamp;	       /* since when what is held now is not used; coarse_ns(); atomic */
 	uint64_t feeds;	       /* pools that have this one as their allocator */
 	struct note **notes;   /* by run */
 	uint64_t notes_size;   /* a power of two */
@@ -384,14 +408,18 @@ static inline const void *thread_self(void)
 
 static inline void pool_lock(struct binpool *pool)
 {
-	pthread_mutex_lock(&pool->lock);
+	pthread_mutex_lock(&pool->arena.lock);
+	for (uint32_t i = 1; i < pool->arenas_used; i++)
+		pthread_mutex_lock(&pool->arenas[i]->lock);
 	__atomic_store_n(&pool->lock_holder, thread_self(), __ATOMIC_RELAXED);
 }
 
 static inline void pool_unlock(struct binpool *pool)
 {
 	__atomic_store_n(&pool->lock_holder, NULL, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&pool->lock);
+	for (uint32_t i = pool->arenas_used; --i;)
+		pthread_mutex_unlock(&pool->arenas[i]->lock);
+	pthread_mutex_unlock(&pool->arena.lock);
 }
 uint64_t now_ns(void);
 /* Waits for what pool->idle tells, until @end (now_ns()); false: it is past. Locked. */
@@ -410,6 +438,12 @@ static inline bool holds(const void *const *holder)
 static inline void assert_locked(const struct binpool *pool)
 {
 	assert(holds(&pool->lock_holder));
+}
+
+/* The pool is locked, or at least the arena is. */
+static inline void assert_arena(const struct binpool *pool, const struct arena *arena)
+{
+	assert(holds(&pool->lock_holder) || holds(&arena->holder));
 }
 
 static inline bool turn_is_mine(const struct binpool *pool)
@@ -470,22 +504,39 @@ struct run *bins_largest(struct binpool *pool);
 void bins_trim(struct binpool *pool);
 void bins_fini(struct binpool *pool);
 
-/* carve.c; all locked. */
-int runs_prepare_more(struct binpool *pool);
-/* Makes sure that run_new succeeds three times: a carving needs two, a new extent one. */
+/* arena.c */
+void arenas_init(struct binpool *pool);
+void arenas_fini(struct binpool *pool);
+void arena_add(struct arena *arena, struct extent *e);
+void arena_remove(struct extent *e);
+bool arena_feed(struct binpool *pool, struct arena *arena, uint64_t bytes, uint64_t align);
+
+/* carve.c; all locked, but those that are said to need the arena's lock only. */
+int runs_prepare_more(struct binpool *pool, struct arena *arena);
+/* So many struct runs are enough: a carving needs two, a new extent one. */
+static inline bool runs_ready(const struct arena *arena)
+{
+	return __builtin_expect(arena->spares >= 3, 1);
+}
+/* Makes sure of it, whatever arena the run is in that is found. -ENOMEM. */
 static inline int runs_prepare(struct binpool *pool)
 {
-	return __builtin_expect(pool->spares >= 3, 1) ? 0 : runs_prepare_more(pool);
+	for (uint32_t i = 0; i < pool->arenas_used; i++)
+		if (!runs_ready(pool->arenas[i]) && runs_prepare_more(pool, pool->arenas[i]))
+			return -ENOMEM;
+	return 0;
 }
-void run_delete(struct binpool *pool, struct run *run);
+void run_delete(struct arena *arena, struct run *run);
 void runs_fini(struct binpool *pool);
 int runs_index(struct extent *e);
 void runs_unindex(struct extent *e);
 void runs_start(struct binpool *pool, struct extent *e);
 void runs_extend(struct binpool *pool, struct extent *e, uint64_t bytes);
 struct run *runs_cut(struct binpool *pool, struct extent *e, uint64_t bytes);
-struct run *run_find(struct extent *extents, uint64_t bytes, uint64_t align);
-struct run *carve(struct binpool *pool, struct extent *extents, uint64_t bytes, uint64_t align);
+struct run *run_find(const struct binpool *pool, const struct arena *arena, uint64_t bytes,
+		     uint64_t align);
+struct run *extent_find(struct extent *e, uint64_t bytes, uint64_t align);
+struct run *carve(struct binpool *pool, const struct arena *arena, uint64_t bytes, uint64_t align);
 struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, uint64_t align);
 bool run_fits(const struct run *run, uint64_t bytes, uint64_t align);
 int16_t run_class(uint64_t bytes);
@@ -494,7 +545,8 @@ void dissolve(struct binpool *pool, struct run *run);
 /* slab.c; all locked. */
 bool slab_serves(const struct binpool *pool, uint64_t capacity);
 int slab_prepare(struct binpool *pool, uint32_t bin, uint64_t capacity);
-struct run *slab_take(struct binpool *pool, uint32_t bin, uint64_t capacity);
+struct run *slab_take(struct binpool *pool, const struct arena *arena, uint32_t bin,
+		      uint64_t capacity);
 void slab_give(struct binpool *pool, struct run *slot);
 void slabs_trim(struct bin *bin);
 void slabs_fini(struct bin *bin);
@@ -525,6 +577,7 @@ void extents_give_back(struct binpool *pool);
 uint64_t extents_shrink(struct binpool *pool, uint64_t keep, uint64_t before);
 uint64_t extents_give_back_some(struct binpool *pool, uint64_t keep, uint64_t before);
 void extents_settle(struct binpool *pool);
+struct run *void_take(struct binpool *pool, uint64_t bytes, uint64_t align);
 int void_grow(struct binpool *pool, uint64_t align);
 void voids_fini(struct binpool *pool);
 void extents_forget(struct binpool *pool);
@@ -550,6 +603,20 @@ static inline char *buf_key(const struct binpool *pool, const struct binpool_buf
 
 /* trim.c: a cheap clock, which goes on with the system's ticks. */
 uint64_t coarse_ns(void);
+/* pool->stamp for those who hold an arena's lock only; and makes it now. */
+static inline uint64_t stamp_of(const struct binpool *pool)
+{
+	return __atomic_load_n(&pool->stamp, __ATOMIC_RELAXED);
+}
+
+static inline void stamp_now(struct binpool *pool)
+{
+	uint64_t now = coarse_ns();
+
+	/* Not written in vain: other threads read it. */
+	if (stamp_of(pool) != now)
+		__atomic_store_n(&pool->stamp, now, __ATOMIC_RELAXED);
+}
 void trim_idle(struct binpool *pool, uint64_t age_ms);
 
 /* leak.c; no lock is held. */

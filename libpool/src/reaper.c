@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * A pool's own thread: asks fences, gives back what is to go and what is idle, and
- * all that is free when memory is short. Owns struct reaper: asleep is pool->lock's, the
+ * all that is free when memory is short. Owns struct reaper: asleep is the pool's lock's, the
  * rest is fixed while the thread runs.
  */
 #include <limits.h>

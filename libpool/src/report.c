@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * The report, for people and for programs. A snapshot is taken under
- * pool->lock; the text is made without it.
+ * the pool's lock; the text is made without it.
  */
 #include <inttypes.h>
 #include <stdlib.h>

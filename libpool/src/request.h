@@ -14,6 +14,7 @@ struct request {
 	uint64_t run_bytes; /* of the free run that is needed, if only for a slab */
 	uint64_t run_align;
 	uint32_t bin;
+	struct arena *arena; /* for its memory; NULL: any, if it is not to grow */
 	bool is_void; /* addresses are all it needs */
 	bool in_slab;
 	bool reserve_only; /* a free run is wanted, no buffer */

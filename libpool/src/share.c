@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Buffers in other processes. Owns pool->shares; pool->lock. An import is its
+ * Buffers in other processes. Owns pool->shares; the pool's lock. An import is its
  * caller's alone, and needs no pool.
  *
  * An importer maps the file behind the extent, which keeps the memory whatever the

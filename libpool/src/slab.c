@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Slabs: buffers smaller than a page. Owns the slabs of each bin; pool->lock.
+ * Slabs: buffers smaller than a page. Owns the slabs of each bin; locked.
  *
  * A slab whose last buffer goes is dissolved at once: what is to be had again
  * soon is held as a buffer. Its description stays, for the next slab of the bin,
@@ -56,15 +56,16 @@ static void set_slots(struct slab *slab, uint32_t n)
 }
 
 /* A slab over a free run; NULL: there is none. */
-static struct slab *slab_new(struct binpool *pool, uint32_t bin, uint64_t capacity)
+static struct slab *slab_new(struct binpool *pool, const struct arena *arena, uint32_t bin,
+			     uint64_t capacity)
 {
 	struct bin *b = bins_at(pool, bin);
 	struct slab *slab = b->spare;
 	struct run *home;
 
-	home = carve(pool, pool->extents, SLAB_BYTES, MAP_PAGE_BYTES);
+	home = carve(pool, arena, SLAB_BYTES, MAP_PAGE_BYTES);
 	if (!home)
-		home = carve(pool, pool->extents, MAP_PAGE_BYTES, MAP_PAGE_BYTES);
+		home = carve(pool, arena, MAP_PAGE_BYTES, MAP_PAGE_BYTES);
 	if (!home)
 		return NULL;
 	LIST_REMOVE(b->spare, slab, prev, next);
@@ -84,10 +85,11 @@ static struct slab *slab_new(struct binpool *pool, uint32_t bin, uint64_t capaci
 }
 
 /*
- * A buffer of the class that is neither active nor held; NULL: there is no free run for more.
- * slab_prepare() came before.
+ * A buffer of the class that is neither active nor held; NULL: there is no free run for more,
+ * in @arena if that is not NULL. slab_prepare() came before.
  */
-struct run *slab_take(struct binpool *pool, uint32_t bin, uint64_t capacity)
+struct run *slab_take(struct binpool *pool, const struct arena *arena, uint32_t bin,
+		      uint64_t capacity)
 {
 	struct bin *b = bins_at(pool, bin);
 	struct slab *slab = b->slabs;
@@ -95,7 +97,7 @@ struct run *slab_take(struct binpool *pool, uint32_t bin, uint64_t capacity)
 
 	assert_locked(pool);
 	if (!slab)
-		slab = slab_new(pool, bin, capacity);
+		slab = slab_new(pool, arena, bin, capacity);
 	if (!slab)
 		return NULL;
 	slot = slab->free;

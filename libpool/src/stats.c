@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Answers about a pool. Reads under pool->lock; owns nothing.
+ * Answers about a pool. Reads under the pool's lock; owns nothing.
  */
 #include "cache.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Giving back what was not used for a while. Takes the turn and pool->lock; owns
+ * Giving back what was not used for a while. Takes the turn and the pool's lock; owns
  * pool->stamp.
  *
  * Buffers in bins know since when they are held, magazines since when they are as
@@ -40,8 +40,7 @@ static void cache_take(struct cache *c, uint64_t before, uint64_t now)
 		if (!old || m->since <= before)
 			magazine_look(m, now);
 	}
-	c->pool->cache_credit -= c->credit - c->bytes;
-	c->credit = c->bytes;
+	cache_set_credit(c, c->bytes);
 }
 
 /* The same of all threads' caches, into the bins; @before UINT64_MAX: everything. Locked. */

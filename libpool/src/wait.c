@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Requests that wait until there is room. Owns pool->waiters; pool->lock.
+ * Requests that wait until there is room. Owns pool->waiters; the pool's lock.
  *
  * Meanwhile threads have no caches: what they free is seen at once. What others
  * give back, and fences, say nothing: the request is made again after naps that grow.

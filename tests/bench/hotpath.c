@@ -270,6 +270,10 @@ static void mixed_threads(void)
 		sum += ns[i];
 	}
 	printf("mixed_%ut_ns %.2f\n", threads, sum / threads);
+	/* Not all threads want the most at once: below 1 it can be. */
+	if (peer->reserved_max)
+		printf("mixed_%ut_reserved_over_peak %.3f\n", threads,
+		       (double)peer->reserved_max() / (double)(live_peak * threads));
 }
 
 /* One thread allocates, another frees: a ring of pointers between them. */

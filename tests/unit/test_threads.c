@@ -9,6 +9,8 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "cache.h"
+
 #define THREADS 6
 #define SHARED	64
 
@@ -57,6 +59,9 @@ static void *exchange(void *arg)
 		struct place mine = {.tag = rng_next(&r)}, old;
 		uint64_t at = rng_below(&r, SHARED), bytes = rng_size(&r, 17);
 
+		/* As if it had waited for other threads. */
+		if (j->pool->arenas_max > 1 && !rng_below(&r, 256) && cache_of(j->pool))
+			cache_of(j->pool)->crowded = true;
 		mine.ptr = binpool_alloc(j->pool, bytes);
 		mine.words = mine.ptr ? bytes / sizeof(uint64_t) : 0;
 		if (!mine.ptr)
@@ -171,17 +176,35 @@ static void run(struct binpool *pool, bool may_fail)
 	free(j);
 }
 
+static struct binpool *with_arenas(struct binpool *pool, uint32_t n)
+{
+	pool->arenas_max = n;
+	return pool;
+}
+
 static void extents(void **state)
 {
 	(void)state;
-	run(real_pool(0), false);
+	run(with_arenas(real_pool(0), 1), false);
+}
+
+static void arenas(void **state)
+{
+	(void)state;
+	run(with_arenas(real_pool(0), 4), false);
+}
+
+static void arenas_at_the_limit(void **state)
+{
+	(void)state;
+	run(with_arenas(real_pool(4 * MIB), 4), true);
 }
 
 /* The limit is hit all the time, but never passed. */
 static void extents_at_the_limit(void **state)
 {
 	(void)state;
-	run(real_pool(4 * MIB), true);
+	run(with_arenas(real_pool(4 * MIB), 1), true);
 }
 
 static void allocator(void **state)
@@ -236,6 +259,7 @@ static void destroy_waits(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(arenas),	 cmocka_unit_test(arenas_at_the_limit),
 		cmocka_unit_test(extents),	 cmocka_unit_test(extents_at_the_limit),
 		cmocka_unit_test(allocator),	 cmocka_unit_test(allocator_short_of_memory),
 		cmocka_unit_test(destroy_waits),

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Arenas: several threads that miss in their caches at once need not wait for each other.
+ * Owns pool->arenas, each one's list of extents, and which thread takes from which.
+ *
+ * A pool has one arena until a thread finds its lock taken again and again. Then that thread
+ * moves to an arena with fewer threads, or to a new one. An arena gets memory of its own:
+ * extents that nobody uses, else what the pool grows by; what is free in another arena is
+ * for its own threads, unless the pool cannot grow. So memory is traded for time only where
+ * threads were in each other's way.
+ *
+ * With an arena's lock alone a buffer of pages is cut out of one of its free runs, or becomes
+ * one again, if no member of the pool changes by it but atomic ones: what is counted,
+ * the thread's magazine of that class keeps until it is settled. All else is done with the pool
+ * locked. That takes this lock too, so who holds it may read any member, and use his own cache.
+ */
+#include <sched.h>
+#include <stdlib.h>
+
+#include "cache.h"
+
+/* A thread is crowded that found its arena's lock taken so often, of so many times. */
+#define CROWDED_COUNT 16u
+#define CROWDED_OF    256u
+
+static void lock_init(struct arena *arena)
+{
+	pthread_mutexattr_t adaptive;
+
+	/* Held for less than it takes to fall asleep. */
+	pthread_mutexattr_init(&adaptive);
+	pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
+	pthread_mutex_init(&arena->lock, &adaptive);
+	pthread_mutexattr_destroy(&adaptive);
+}
+
+void arenas_init(struct binpool *pool)
+{
+	cpu_set_t cpus;
+	int n = 1;
+
+	if (!sched_getaffinity(0, sizeof(cpus), &cpus))
+		n = CPU_COUNT(&cpus);
+	lock_init(&pool->arena);
+	pool->arenas[0] = &pool->arena;
+	pool->arenas_used = 1;
+	pool->arenas_max = (uint32_t)u64_min((uint64_t)n, ARENAS_MAX);
+}
+
+/* The pool is not locked, and nobody else's. */
+void arenas_fini(struct binpool *pool)
+{
+	for (uint32_t i = 0; i < pool->arenas_used; i++) {
+		/* A child's may be locked. */
+		if (!pool->dead)
+			pthread_mutex_destroy(&pool->arenas[i]->lock);
+		if (i)
+			free(pool->arenas[i]);
+	}
+	pool->arenas_used = 0;
+}
+
+/* Adds an extent behind the older ones. Locked. */
+void arena_add(struct arena *arena, struct extent *e)
+{
+	struct extent **at = &arena->extents;
+
+	while (*at)
+		at = &(*at)->arena_next;
+	e->arena_next = NULL;
+	*at = e;
+	__atomic_store_n(&e->arena, arena, __ATOMIC_RELAXED);
+}
+
+/* Locked. */
+void arena_remove(struct extent *e)
+{
+	struct extent **at = &e->arena->extents;
+
+	while (*at != e)
+		at = &(*at)->arena_next;
+	*at = e->arena_next;
+}
+
+/*
+ * Gives @arena an extent that no other arena's threads use, and that has a free run for the
+ * request; false: there is none. Locked.
+ */
+bool arena_feed(struct binpool *pool, struct arena *arena, uint64_t bytes, uint64_t align)
+{
+	assert_locked(pool);
+	for (struct extent *e = pool->extents; e && pool->arenas_used > 1; e = e->next) {
+		if (e->arena == arena || (e->buffers && e->arena->threads) ||
+		    !extent_find(e, bytes, align))
+			continue;
+		arena_remove(e);
+		arena_add(arena, e);
+		return true;
+	}
+	return false;
+}
+
+/* The arena with the fewest threads. Locked. */
+static struct arena *least_crowded(const struct binpool *pool)
+{
+	struct arena *best = pool->arenas[0];
+
+	for (uint32_t i = 1; i < pool->arenas_used; i++)
+		if (pool->arenas[i]->threads < best->threads)
+			best = pool->arenas[i];
+	return best;
+}
+
+/* One arena more, NULL: there are enough, or there is no memory. Locked, and so is it. */
+static struct arena *arena_new(struct binpool *pool)
+{
+	struct arena *arena;
+
+	if (pool->arenas_used == pool->arenas_max)
+		return NULL;
+	arena = aligned_alloc(_Alignof(struct arena), sizeof(*arena));
+	if (!arena)
+		return NULL;
+	*arena = (struct arena){0};
+	lock_init(arena);
+	pthread_mutex_lock(&arena->lock);
+	pool->arenas[pool->arenas_used++] = arena;
+	return arena;
+}
+
+/* A thread with a new cache. Locked. */
+void arena_join(struct cache *c)
+{
+	assert_locked(c->pool);
+	c->arena = least_crowded(c->pool);
+	c->arena->threads++;
+}
+
+/* Finds a crowded thread an arena with fewer threads, if there is one. Locked. */
+void arena_change(struct cache *c)
+{
+	struct arena *to = least_crowded(c->pool), *more = NULL;
+
+	assert_locked(c->pool);
+	c->crowded = false;
+	if (to->threads)
+		more = arena_new(c->pool);
+	if (more)
+		to = more;
+	if (to->threads + 1 >= c->arena->threads)
+		return;
+	c->arena->threads--;
+	to->threads++;
+	c->arena = to;
+}
+
+/* ---- With the lock of one arena --------------------------------------------- */
+
+static void enter(struct arena *arena)
+{
+	pthread_mutex_lock(&arena->lock);
+	__atomic_store_n(&arena->holder, thread_self(), __ATOMIC_RELAXED);
+}
+
+static void leave(struct arena *arena)
+{
+	__atomic_store_n(&arena->holder, NULL, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&arena->lock);
+}
+
+/* Enters the thread's own, and looks how often others are there. */
+static struct arena *enter_own(struct cache *c)
+{
+	struct arena *arena = c->arena;
+
+	if (pthread_mutex_trylock(&arena->lock)) {
+		pthread_mutex_lock(&arena->lock);
+		c->waited++;
+	}
+	__atomic_store_n(&arena->holder, thread_self(), __ATOMIC_RELAXED);
+	if (++c->entered % CROWDED_OF == 0) {
+		c->crowded = c->waited >= CROWDED_COUNT && arena->threads > 1;
+		c->waited = 0;
+	}
+	return arena;
+}
+
+/* While threads are kept out of their caches, nothing is done behind a back. */
+static bool kept_out(const struct cache *c)
+{
+	return __atomic_load_n(&c->revoked, __ATOMIC_RELAXED) & CACHE_REVOKED;
+}
+
+/* A buffer of @bin for @bytes, from the thread's arena; NULL: it is not so simple. */
+char *arena_alloc(struct cache *c, uint32_t bin, uint64_t capacity, uint64_t align, uint64_t bytes)
+{
+	struct binpool *pool = c->pool;
+	uint32_t index = bin - pool->cache_bin;
+	struct arena *arena;
+	const struct bin *b;
+	struct run *run = NULL;
+	char *ptr = NULL;
+
+	if (index >= pool->cache_bins || c->crowded)
+		return NULL;
+	arena = enter_own(c);
+	b = bins_at(pool, bin);
+	if (b && !b->head && runs_ready(arena) && !kept_out(c))
+		run = run_find(pool, arena, capacity, align);
+	if (run && run->extent->buffers) {
+		run = carve_from(pool, run, capacity, align);
+		map_set(run->ptr, run);
+		run->asked = bytes;
+		run->bin = bin;
+		run->clean = false;
+		run_set_state(run, RUN_ACTIVE);
+		magazine_at(c, bin, capacity)->carved++;
+		owner_add(&c->asked, bytes);
+		cache_missed(c, bin);
+		ptr = run->ptr;
+	}
+	leave(arena);
+	return ptr;
+}
+
+/* Whether @run can be made a free run by who has this arena's lock. */
+static bool dissolves(const struct run *run, const struct arena *arena, uint32_t n)
+{
+	return __atomic_load_n(&run->extent->arena, __ATOMIC_RELAXED) == arena && !run->slab &&
+	       run->extent->buffers > n;
+}
+
+/* As magazine_leave() with held_dissolve(), where that can be done here. Its owner's; entered. */
+bool arena_evict(struct cache *c, struct magazine *m, uint32_t n)
+{
+	struct run *runs[MAGAZINE_MAX];
+
+	for (uint32_t i = 0; i < n; i++) {
+		runs[i] = m->items[i].run;
+		if (!dissolves(runs[i], c->arena, n))
+			return false;
+	}
+	magazine_drop(c, m, n);
+	m->evicted += n;
+	for (uint32_t i = 0; i < n; i++) {
+		map_set(runs[i]->ptr, NULL);
+		dissolve(c->pool, runs[i]);
+	}
+	return true;
+}
+
+static bool is_active(const struct run *run, const char *ptr, const size_t *size)
+{
+	return run_ptr(run) == ptr && run_state(run) == RUN_ACTIVE &&
+	       (!size || *size == run->asked);
+}
+
+/* Frees the buffer at @ptr, which seems to be @run. False: it is not so simple. */
+bool arena_free(struct cache *c, struct run *run, const char *ptr, const size_t *size)
+{
+	struct binpool *pool = c->pool;
+	struct arena *arena = enter_own(c), *of;
+	enum cache_room room = ROOM_LOCKED;
+	bool done = false;
+
+	/* Another thread may have freed it meanwhile; what describes it stays. */
+	if (!is_active(run, ptr, size) || run->bin - pool->cache_bin >= pool->cache_bins ||
+	    kept_out(c))
+		goto out;
+	stamp_now(pool);
+	room = cache_make_room(c, run->bin, run->bytes, true);
+	if (room == ROOM_MADE && cache_push(c, run, run->ptr, run->bin - pool->cache_bin)) {
+		magazine_look(&c->magazines[run->bin - pool->cache_bin], stamp_of(pool));
+		done = true;
+	}
+	if (room != ROOM_NONE)
+		goto out;
+	of = __atomic_load_n(&run->extent->arena, __ATOMIC_RELAXED);
+	if (of != arena) {
+		leave(arena);
+		arena = of;
+		enter(arena);
+		if (!is_active(run, ptr, size) || kept_out(c))
+			goto out;
+	}
+	if (dissolves(run, arena, 1)) {
+		magazine_at(c, run->bin, run->bytes)->dissolved++;
+		owner_add(&c->asked, -run->asked);
+		map_set(run->ptr, NULL);
+		dissolve(pool, run);
+		done = true;
+	}
+out:
+	leave(arena);
+	return done;
+}
