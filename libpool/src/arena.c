@@ -139,12 +139,14 @@ void arena_join(struct cache *c)
 /* Finds a crowded thread an arena with fewer threads, if there is one. Locked. */
 void arena_change(struct cache *c)
 {
-	struct arena *to = least_crowded(c->pool), *more = NULL;
+	struct arena *to = least_crowded(c->pool), *more;
 
 	assert_locked(c->pool);
 	c->crowded = false;
-	if (to->threads)
-		more = arena_new(c->pool);
+	/* Who is alone there waited for those that locked the pool. */
+	if (c->arena->threads == 1)
+		return;
+	more = to->threads ? arena_new(c->pool) : NULL;
 	if (more)
 		to = more;
 	if (to->threads + 1 >= c->arena->threads)
@@ -179,7 +181,7 @@ static struct arena *enter_own(struct cache *c)
 	}
 	__atomic_store_n(&arena->holder, thread_self(), __ATOMIC_RELAXED);
 	if (++c->entered % CROWDED_OF == 0) {
-		c->crowded = c->waited >= CROWDED_COUNT && arena->threads > 1;
+		c->crowded = c->waited >= CROWDED_COUNT;
 		c->waited = 0;
 	}
 	return arena;

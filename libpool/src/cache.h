@@ -48,9 +48,9 @@ struct magazine {
 	uint64_t since;	       /* when it was looked at: coarse_ns() */
 	uint64_t since_count;  /* count then: what was in it is if nothing was taken out */
 	/* By arena.c since it was settled: */
-	uint32_t evicted;   /* buffers of it that were dissolved */
-	uint32_t carved;    /* of its class, and handed out */
-	uint32_t dissolved; /* of its class, by their user's freeing them */
+	uint64_t evicted;   /* buffers of it that were dissolved */
+	uint64_t carved;    /* of its class, and handed out */
+	uint64_t dissolved; /* of its class, by their user's freeing them */
 } __attribute__((aligned(64)));
 
 /* So many classes of a thread's last misses are remembered. */

@@ -260,6 +260,7 @@ void extent_set_empty(struct binpool *pool, struct extent *e, bool empty)
 {
 	if (e->is_void)
 		return;
+	assert_locked(pool);
 	if (empty) {
 		e->since = pool->stamp;
 		LIST_PUSH(pool->empty, e, empty_prev, empty_next);

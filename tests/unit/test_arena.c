@@ -200,19 +200,49 @@ static void reserved(void **state)
 	struct other o;
 	struct binpool *pool = two_arenas(&o, 0);
 	uint64_t had;
+	void *p;
 
 	(void)state;
 	assert_ok(binpool_reserve(pool, 256 * MIB));
 	had = stats_of(pool).reserved_bytes;
+	/* It is this thread's, as long as there is a buffer of it in there. */
+	p = binpool_alloc(pool, 8 * MIB);
+	assert_ptr_equal(arena_of(p), pool->arenas[0]);
 	o.n = 60;
 	o.bytes = MIB;
 	other_does(&o, allocate_n);
 	assert_int_equal(o.err, 0);
 	assert_int_equal(stats_of(pool).reserved_bytes, had);
+	assert_ptr_equal(arena_of(o.p[59]), pool->arenas[0]);
 	other_does(&o, free_n);
+	assert_ok(binpool_free(pool, p));
 	check_pool(pool);
 	other_does(&o, NULL);
 	assert_ok(binpool_destroy(pool));
+}
+
+static void free_later(struct other *o)
+{
+	usleep(20000);
+	free_n(o);
+}
+
+/* Whoever waits for the last buffer to be freed is told, whichever arena it is in. */
+static void destroy_waits(void **state)
+{
+	struct other o;
+	struct binpool *pool = two_arenas(&o, 0);
+
+	(void)state;
+	o.n = 3;
+	o.bytes = 100 * KIB;
+	other_does(&o, allocate_n);
+	o.what = free_later;
+	pthread_barrier_wait(&o.turn);
+	assert_int_equal(binpool_destroy_wait(pool, 20000), 0);
+	pthread_barrier_wait(&o.turn);
+	assert_ok(o.err);
+	other_does(&o, NULL);
 }
 
 struct crowd {
@@ -235,33 +265,33 @@ static void *misses(void *arg)
 	return NULL;
 }
 
-/* One thread is in nobody's way; who finds the lock taken again and again gets an arena. */
+/* A thread that finds the lock taken again and again gets an arena, if it is not the only one. */
 static void found_by_waiting(void **state)
 {
 	struct binpool *pool = thp_pool(0);
 	struct crowd c = {.pool = pool};
 	const struct timespec moment = {.tv_nsec = 100000};
-	pthread_t t[2];
-	uint32_t arenas = 1;
 
 	(void)state;
 	pool->arenas_max = 2;
-	for (uint64_t i = 0; i < rounds(5000); i++)
-		assert_ok(binpool_free(pool, binpool_alloc(pool, 64 * KIB + i % 512 * 4096)));
-	assert_int_equal(pool->arenas_used, 1);
+	for (uint32_t n = 1; n <= 2; n++) {
+		uint32_t arenas = 1;
+		pthread_t t[2];
 
-	for (int i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&t[i], NULL, misses, &c), 0);
-	for (int i = 0; i < 200000 && arenas == 1; i++) {
-		pthread_mutex_lock(&pool->arena.lock);
-		nanosleep(&moment, NULL);
-		arenas = pool->arenas_used;
-		pthread_mutex_unlock(&pool->arena.lock);
+		c.stop = false;
+		for (uint32_t i = 0; i < n; i++)
+			assert_int_equal(pthread_create(&t[i], NULL, misses, &c), 0);
+		for (int i = 0; i < (n == 1 ? 2000 : 200000) && arenas == 1; i++) {
+			pthread_mutex_lock(&pool->arena.lock);
+			nanosleep(&moment, NULL);
+			arenas = pool->arenas_used;
+			pthread_mutex_unlock(&pool->arena.lock);
+		}
+		__atomic_store_n(&c.stop, true, __ATOMIC_RELAXED);
+		for (uint32_t i = 0; i < n; i++)
+			pthread_join(t[i], NULL);
+		assert_int_equal(arenas, n);
 	}
-	__atomic_store_n(&c.stop, true, __ATOMIC_RELAXED);
-	for (int i = 0; i < 2; i++)
-		pthread_join(t[i], NULL);
-	assert_int_equal(arenas, 2);
 	assert_int_equal(c.errors, 0);
 	check_pool(pool);
 	assert_int_equal(stats_of(pool).active_blocks, 0);
@@ -271,9 +301,8 @@ static void found_by_waiting(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(own_memory),
-		cmocka_unit_test(at_the_limit),
-		cmocka_unit_test(reserved),
+		cmocka_unit_test(own_memory),	    cmocka_unit_test(at_the_limit),
+		cmocka_unit_test(reserved),	    cmocka_unit_test(destroy_waits),
 		cmocka_unit_test(found_by_waiting),
 	};
 
