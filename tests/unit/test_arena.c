@@ -271,27 +271,33 @@ static void found_by_waiting(void **state)
 	struct binpool *pool = thp_pool(0);
 	struct crowd c = {.pool = pool};
 	const struct timespec moment = {.tv_nsec = 100000};
+	pthread_t t[2];
+	uint32_t arenas = 1;
 
 	(void)state;
 	pool->arenas_max = 2;
-	for (uint32_t n = 1; n <= 2; n++) {
-		uint32_t arenas = 1;
-		pthread_t t[2];
+	/* Alone: as if those that lock the pool had been in its way. */
+	for (uint64_t i = 0; i < 600; i++) {
+		void *p = binpool_alloc(pool, 64 * KIB + i * 4096);
 
-		c.stop = false;
-		for (uint32_t i = 0; i < n; i++)
-			assert_int_equal(pthread_create(&t[i], NULL, misses, &c), 0);
-		for (int i = 0; i < (n == 1 ? 2000 : 200000) && arenas == 1; i++) {
-			pthread_mutex_lock(&pool->arena.lock);
-			nanosleep(&moment, NULL);
-			arenas = pool->arenas_used;
-			pthread_mutex_unlock(&pool->arena.lock);
-		}
-		__atomic_store_n(&c.stop, true, __ATOMIC_RELAXED);
-		for (uint32_t i = 0; i < n; i++)
-			pthread_join(t[i], NULL);
-		assert_int_equal(arenas, n);
+		assert_non_null(p);
+		cache_of(pool)->waited = 16;
+		assert_ok(binpool_free(pool, p));
 	}
+	assert_int_equal(pool->arenas_used, 1);
+
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&t[i], NULL, misses, &c), 0);
+	for (int i = 0; i < 200000 && arenas == 1; i++) {
+		pthread_mutex_lock(&pool->arena.lock);
+		nanosleep(&moment, NULL);
+		arenas = pool->arenas_used;
+		pthread_mutex_unlock(&pool->arena.lock);
+	}
+	__atomic_store_n(&c.stop, true, __ATOMIC_RELAXED);
+	for (int i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+	assert_int_equal(arenas, 2);
 	assert_int_equal(c.errors, 0);
 	check_pool(pool);
 	assert_int_equal(stats_of(pool).active_blocks, 0);

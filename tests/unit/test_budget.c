@@ -98,6 +98,34 @@ static void *sleep_with_a_cache(void *arg)
 	return NULL;
 }
 
+static void *newcomer(void *arg)
+{
+	for (int i = 0; i < 40; i++) {
+		round_trip(arg, 3, MIB);
+		if (stats_of(arg).held_bytes > 8 * MIB)
+			return arg;
+	}
+	return NULL;
+}
+
+/* One thread may keep all of what may be kept, but no more is when another comes. */
+static void kept_in_all(void **state)
+{
+	struct binpool *pool = pool_with(8 * MIB, 4);
+	void *more = NULL;
+	pthread_t t;
+
+	(void)state;
+	for (int i = 0; i < 4; i++)
+		round_trip(pool, 8, MIB);
+	assert_int_equal(stats_of(pool).held_bytes, 8 * MIB);
+	assert_int_equal(pthread_create(&t, NULL, newcomer, pool), 0);
+	pthread_join(t, &more);
+	assert_null(more);
+	check_pool(pool);
+	assert_ok(binpool_destroy(pool));
+}
+
 /* Threads that do nothing get no part of the budget, and have it when they go on. */
 static void idle_threads(void **state)
 {
@@ -328,10 +356,10 @@ static void refills_to_its_share(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(goes_round),		cmocka_unit_test(high_water),
-		cmocka_unit_test(idle_threads),		cmocka_unit_test(finest_classes),
-		cmocka_unit_test(fast_path_classes),	cmocka_unit_test(without_the_lock),
-		cmocka_unit_test(refills_to_its_share),
+		cmocka_unit_test(goes_round),	    cmocka_unit_test(high_water),
+		cmocka_unit_test(kept_in_all),	    cmocka_unit_test(idle_threads),
+		cmocka_unit_test(finest_classes),   cmocka_unit_test(fast_path_classes),
+		cmocka_unit_test(without_the_lock), cmocka_unit_test(refills_to_its_share),
 	};
 
 	return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
