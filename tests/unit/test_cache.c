@@ -499,7 +499,9 @@ static void litmus_run(struct litmus *l, bool barrier, uint64_t thefts)
 	pthread_create(&t, NULL, litmus_owner, l);
 	while (!__atomic_load_n(&l->entered, __ATOMIC_RELAXED))
 		sched_yield();
-	for (uint64_t i = 0; i < thefts; i++) {
+	/* On a busy machine the owner may hardly run. */
+	for (uint64_t i = 0; i < thefts || __atomic_load_n(&l->entered, __ATOMIC_RELAXED) <= 1000;
+	     i++) {
 		__atomic_store_n(&l->cache.revoked, CACHE_REVOKED, __ATOMIC_SEQ_CST);
 		if (barrier)
 			syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
