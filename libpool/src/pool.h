@@ -194,39 +194,7 @@ struct frame_index {
 	int16_t most_of_all;
 };
 
-/* ---- Slabs: slab.c ------------------------------------------------------- */
-
-/*
- * A run cut into buffers of one class, smaller than a page. Locked, but for what
- * slab_slot() looks at, which stays as long as a buffer of it is active.
- */
-struct slab {
-	struct slab *prev, *next; /* of the bin's slabs with a free slot; or its spare ones */
-	struct run *home;
-	char *base;
-	uint32_t stride, slots; /* bytes of a slot; their number, 0 without memory */
-	uint32_t reciprocal;	/* of the stride, for slab_slot() */
-	uint32_t used;		/* slots that are active or held */
-	uint32_t fresh;		/* slots from here on were never used */
-	bool clean;		/* and are zero */
-	struct run *free;	/* the other free slots, through next */
-	struct run *slot;	/* touched as far as fresh */
-	uint32_t room;		/* slots that there are addresses for */
-};
-
-#define SLAB_BYTES	 ((uint64_t)64 << 10)
-#define SLAB_STRIDE_UNIT 64u /* a stride is a multiple of the smallest granule */
-
-/* The buffer of the slab that begins at @ptr; NULL: none does. */
-static inline struct run *slab_slot(struct slab *slab, const char *ptr)
-{
-	uint64_t at = (uint64_t)(ptr - __atomic_load_n(&slab->base, __ATOMIC_RELAXED));
-	uint64_t i = at / SLAB_STRIDE_UNIT * slab->reciprocal >> 16;
-
-	return i < __atomic_load_n(&slab->slots, __ATOMIC_RELAXED) && i * slab->stride == at
-		       ? &slab->slot[i]
-		       : NULL;
-}
+#include "slab.h"
 
 /* ---- Extents: extent.c -------------------------------------------------- */
 
@@ -292,27 +260,13 @@ struct registrar {
 	uint64_t id;
 };
 
+#include "arena.h"
 #include "fence.h"
 #include "list.h"
 #include "note.h"
 #include "reaper.h"
 #include "share.h"
 #include "thread.h"
-
-/* ---- Arenas: arena.c ------------------------------------------------------ */
-
-/* No pool has more; nor more than there are CPUs. */
-#define ARENAS_MAX 64u
-
-/* Extents that some of the threads take from first. */
-struct arena {
-	pthread_mutex_t lock;
-	const void *holder;	/* for assertions, if only this one is held; see thread_self() */
-	struct extent *extents; /* the oldest first, linked by arena_next */
-	struct run *spare;	/* unused struct runs, through next */
-	uint64_t spares;	/* how many */
-	uint32_t threads;	/* whose arena it is; locked */
-} __attribute__((aligned(64)));
 
 /* ---- The pool ----------------------------------------------------------- */
 
@@ -504,13 +458,6 @@ struct run *bins_largest(struct binpool *pool);
 void bins_trim(struct binpool *pool);
 void bins_fini(struct binpool *pool);
 
-/* arena.c */
-void arenas_init(struct binpool *pool);
-void arenas_fini(struct binpool *pool);
-void arena_add(struct arena *arena, struct extent *e);
-void arena_remove(struct extent *e);
-bool arena_feed(struct binpool *pool, struct arena *arena, uint64_t bytes, uint64_t align);
-
 /* carve.c; all locked, but those that are said to need the arena's lock only. */
 int runs_prepare_more(struct binpool *pool, struct arena *arena);
 /* So many struct runs are enough: a carving needs two, a new extent one. */
@@ -541,15 +488,6 @@ struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, ui
 bool run_fits(const struct run *run, uint64_t bytes, uint64_t align);
 int16_t run_class(uint64_t bytes);
 void dissolve(struct binpool *pool, struct run *run);
-
-/* slab.c; all locked. */
-bool slab_serves(const struct binpool *pool, uint64_t capacity);
-int slab_prepare(struct binpool *pool, uint32_t bin, uint64_t capacity);
-struct run *slab_take(struct binpool *pool, const struct arena *arena, uint32_t bin,
-		      uint64_t capacity);
-void slab_give(struct binpool *pool, struct run *slot);
-void slabs_trim(struct bin *bin);
-void slabs_fini(struct bin *bin);
 
 /* alloc.c */
 int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flags,
