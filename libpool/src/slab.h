@@ -7,6 +7,9 @@
 
 #include "pool.h"
 
+struct arena;
+struct bin;
+
 /*
  * A run cut into buffers of one class, smaller than a page. Locked, but for what
  * slab_slot() looks at, which stays as long as a buffer of it is active.
