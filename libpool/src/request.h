@@ -15,7 +15,7 @@ struct request {
 	uint64_t run_align;
 	uint32_t bin;
 	struct arena *arena; /* for its memory; NULL: any, if it is not to grow */
-	bool is_void; /* addresses are all it needs */
+	bool is_void;	     /* addresses are all it needs */
 	bool in_slab;
 	bool reserve_only; /* a free run is wanted, no buffer */
 };
