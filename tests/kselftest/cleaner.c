@@ -341,6 +341,35 @@ TEST_F_TIMEOUT(empty, poisoned_frame_is_retired, 60)
 	close(fd);
 }
 
+/* The same where a request meets it amid a run: what it had cleaned before is not lost. */
+TEST_F_TIMEOUT(empty, poisoned_frame_amid_a_request, 60)
+{
+	const __u64 len = 8 * self->frame;
+	long long retired;
+	char *p;
+	int fd;
+
+	RELOAD("clean_threads=0");
+	retired = attr_read("retired_bytes");
+	fd = block_alloc_flags(self->dev, len, BINPOOL_ALLOC_CONTIG);
+	p = block_map(fd, len);
+	ASSERT_NE(MAP_FAILED, (void *)p);
+	memset(p, 0x5a, len);
+	madvise(p + 3 * self->frame + 5 * page_bytes(), page_bytes(), MADV_HWPOISON);
+	munmap(p, len);
+	close(fd);
+	ASSERT_TRUE(attr_becomes("held_bytes", len, 3000));
+	ASSERT_EQ(0, attr_write("max_bytes", len));
+	fd = block_alloc(self->dev, len);
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(retired + (long long)self->frame, attr_read("retired_bytes"));
+	/* Seven of its eight frames are the old ones, and each was cleaned once. */
+	ASSERT_EQ((long long)len, attr_read("managed_bytes"));
+	ASSERT_EQ((long long)(len - self->frame), attr_read(INLINE));
+	ASSERT_EQ(len, block_nonzero(fd, len));
+	close(fd);
+}
+
 #define DROP_CACHES "/proc/sys/vm/drop_caches"
 
 /* Makes the system ask for memory again and again; the longest pause is in *@gap. */

@@ -4,6 +4,7 @@
  * nothing is, and nothing is left behind. The module's file is $BINPOOL_KO.
  * Leaves the module loaded. Each test is about a module of its own loading.
  */
+#include <glob.h>
 #include <sys/mount.h>
 #include <sys/uio.h>
 
@@ -275,6 +276,63 @@ TEST_F_TIMEOUT(module, cycles, 120)
 	ASSERT_GE(slab + 4 * MIB, meminfo_bytes("SUnreclaim"));
 	/* A frame a cycle would be twice this; what lies on CPUs' lists varies by 20 MiB. */
 	ASSERT_LE(available, meminfo_bytes("MemAvailable") + (__u64)cycles / 2 * self->frame);
+}
+
+#define TRACEFS "/sys/kernel/tracing/"
+
+static int text_append(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC), ret;
+
+	if (fd < 0)
+		return -errno;
+	ret = write(fd, text, strlen(text)) < 0 ? -errno : 0;
+	close(fd);
+	return ret;
+}
+
+/* Lines of the trace that have @text. */
+static int traced(const char *text)
+{
+	FILE *f = fopen(TRACEFS "trace", "re");
+	char line[512];
+	int count = 0;
+
+	while (f && fgets(line, sizeof(line), f))
+		count += line[0] != '#' && strstr(line, text);
+	if (f)
+		fclose(f);
+	return count;
+}
+
+static int folders(const char *pattern)
+{
+	glob_t found;
+	int count = glob(pattern, GLOB_ONLYDIR, NULL, &found) ? 0 : (int)found.gl_pathc;
+
+	globfree(&found);
+	return count;
+}
+
+/* Each folder in sysfs is given up: one that is not keeps those above it, for ever. */
+TEST_F(module, folders_go)
+{
+	const int nodes = folders(SYSFS "node*"), bins = folders(SYSFS "node*/bins/*");
+
+	if (mount("tracefs", TRACEFS, "tracefs", 0, NULL) && errno != EBUSY)
+		SKIP(return, "the kernel has no tracefs");
+	ASSERT_LT(0, nodes);
+	ASSERT_LT(nodes, bins);
+	if (text_write(TRACEFS "kprobe_events", "p:bpnode binpool:node_dir_release"))
+		SKIP(return, "the kernel has no kprobe events");
+	ASSERT_EQ(0, text_append(TRACEFS "kprobe_events", "p:bpbin binpool:bin_dir_release"));
+	ASSERT_EQ(0, text_write(TRACEFS "events/kprobes/enable", "1"));
+	EXPECT_EQ(0, module_unload());
+	EXPECT_EQ(bins, traced(" bpbin:"));
+	EXPECT_EQ(nodes, traced(" bpnode:"));
+	text_write(TRACEFS "events/kprobes/enable", "0");
+	ASSERT_EQ(0, text_append(TRACEFS "kprobe_events", "-:bpnode"));
+	ASSERT_EQ(0, text_append(TRACEFS "kprobe_events", "-:bpbin"));
 }
 
 /* Parameters that make no sense are refused, and nothing stays. */
