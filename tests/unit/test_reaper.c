@@ -282,10 +282,23 @@ static struct binpool *budget_pool(uint32_t flags)
 
 #define PIECES 16
 
-/* Holds all there is, free, in its pool. */
-static int hoarder(int socket, uint32_t flags)
+/* The device's, where all programs' memory is within one limit. */
+#define DEVICE_LIMIT "/sys/class/misc/binpool/max_bytes"
+
+static struct binpool *device_pool(uint32_t flags)
 {
-	struct binpool *pool = budget_pool(flags);
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool *pool;
+
+	o.provider = BINPOOL_PROVIDER_DEVICE;
+	o.flags = flags;
+	return binpool_create(&pool, &o) ? NULL : pool;
+}
+
+/* Holds all there is, free, in its pool. */
+static int hoarder(int socket, struct binpool *(*make)(uint32_t flags), uint32_t flags)
+{
+	struct binpool *pool = make(flags);
 	void *p[PIECES];
 	char word = 0;
 
@@ -295,7 +308,7 @@ static int hoarder(int socket, uint32_t flags)
 		if (!p[i] || binpool_free(pool, p[i]))
 			return 1;
 	/* With a thread of its own it may be asked for them by others before it is here. */
-	if (!flags && binpool_held_blocks(pool) != PIECES)
+	if (!flags && stats_of(pool).reserved_bytes != PIECES * MIB)
 		return 2;
 	/* It has nothing more to do with it until it is told to end. */
 	if (write(socket, &word, 1) != 1 || read(socket, &word, 1) != 1)
@@ -304,7 +317,8 @@ static int hoarder(int socket, uint32_t flags)
 }
 
 /* What of it another process gets that waits for all of it. */
-static int need_all(uint32_t hoarder_flags, uint32_t wait_ms, uint64_t *ms)
+static int need_all(struct binpool *(*make)(uint32_t flags), uint32_t hoarder_flags,
+		    uint32_t wait_ms, uint64_t *ms)
 {
 	struct binpool_alloc_opts want = {.size = sizeof(want),
 					  .bytes = PIECES * MIB,
@@ -323,13 +337,13 @@ static int need_all(uint32_t hoarder_flags, uint32_t wait_ms, uint64_t *ms)
 	pid = fork();
 	if (!pid) {
 		close(socket[0]);
-		_exit(hoarder(socket[1], hoarder_flags));
+		_exit(hoarder(socket[1], make, hoarder_flags));
 	}
 	close(socket[1]);
 	assert_int_equal(read(socket[0], &word, 1), 1);
-	if (!hoarder_flags)
+	if (make == budget_pool && !hoarder_flags)
 		assert_int_equal(budget_left(), 0);
-	pool = budget_pool(0);
+	pool = make(0);
 	clock_gettime(CLOCK_MONOTONIC, &before);
 	err = binpool_alloc_ex(pool, &want, &buf);
 	clock_gettime(CLOCK_MONOTONIC, &after);
@@ -356,8 +370,34 @@ static void between_processes(void **state)
 		skip();
 	}
 	/* Without the thread it has no reason to give anything back. */
-	assert_int_equal(need_all(0, 200, &ms), -ETIMEDOUT);
-	assert_ok(need_all(BINPOOL_POOL_REAPER, PATIENCE_MS, &ms));
+	assert_int_equal(need_all(budget_pool, 0, 200, &ms), -ETIMEDOUT);
+	assert_ok(need_all(budget_pool, BINPOOL_POOL_REAPER, PATIENCE_MS, &ms));
+	printf("# given back and got after %llu ms\n", (unsigned long long)ms);
+}
+
+/* The same where the module's limit is what is short. */
+static void over_the_device(void **state)
+{
+	const int found_max = 32;
+	char found[32] = "";
+	uint64_t ms;
+	int fd, len, err;
+
+	(void)state;
+	fd = open(DEVICE_LIMIT, O_RDWR | O_CLOEXEC);
+	if (fd < 0) {
+		printf("# no module here, or it is not ours to set its limit\n");
+		skip();
+	}
+	len = (int)read(fd, found, (size_t)found_max - 1);
+	assert_true(len > 0);
+	assert_true(pwrite(fd, "16777216", 8, 0) == 8);
+	err = need_all(device_pool, 0, 200, &ms);
+	if (err == -ETIMEDOUT)
+		err = need_all(device_pool, BINPOOL_POOL_REAPER, PATIENCE_MS, &ms);
+	assert_true(pwrite(fd, found, (size_t)len, 0) == len);
+	close(fd);
+	assert_ok(err);
 	printf("# given back and got after %llu ms\n", (unsigned long long)ms);
 }
 
@@ -508,6 +548,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(forked),
 		cmocka_unit_test(ends),
 		cmocka_unit_test(between_processes),
+		cmocka_unit_test(over_the_device),
 		cmocka_unit_test(between_pools),
 		cmocka_unit_test(file_removed),
 		cmocka_unit_test(destroyed_meanwhile),
