@@ -99,6 +99,19 @@ TEST_F_TIMEOUT(empty, shortest_run_that_serves, 60)
 	row_give(&row, 0, ROW);
 }
 
+/* Of a run its beginning goes back first: its end was used last, and is given out first. */
+TEST_F_TIMEOUT(empty, a_run_loses_its_beginning, 60)
+{
+	struct row row;
+
+	RELOAD("clean_threads=0");
+	ASSERT_TRUE(row_take(&row, self->dev, self->frame));
+	row_give(&row, 0, 16);
+	ASSERT_EQ(0, device_trim(self->dev, 8 * self->frame, NULL));
+	ASSERT_EQ(8, run_at(&row, self->dev, self->frame, 8, 0));
+	row_give(&row, 0, ROW);
+}
+
 /* One that is just as long serves an aligned request, if it happens to be aligned. */
 TEST_F_TIMEOUT(empty, aligned_run_that_just_serves, 60)
 {
