@@ -181,6 +181,8 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 		return 0;
 	}
 	pool_lock(pool);
+	if (c)
+		cache_set_idle(c, false);
 	if (c && c->crowded)
 		arena_change(c);
 	req.arena = c ? c->arena : &pool->arena;
@@ -208,6 +210,8 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 		pool->stats.refused++;
 	} else {
 		clean = activate(pool, run, &req, reused);
+		if (c)
+			arena_follow(c, run);
 		buf_describe(pool, run, clean, buf);
 		left = req.is_void ? 0 : bins_at(pool, req.bin)->held;
 	}
@@ -239,7 +243,7 @@ static void *allocate_pages(const struct binpool *pool, struct cache *c, uint64_
 {
 	uint64_t capacity = class_capacity(pool, bytes), align;
 
-	if (!capacity || slab_serves(pool, capacity) || capacity > pool->max_bytes)
+	if (!bytes || !capacity || slab_serves(pool, capacity) || capacity > pool->max_bytes)
 		return NULL;
 	align = u64_max(u64_min(capacity & -capacity, page_size()), pool->granule);
 	return arena_alloc(c, class_bin(pool, capacity), capacity, align, bytes);
@@ -363,6 +367,8 @@ EXPORT int binpool_reserve(struct binpool *pool, uint64_t bytes)
 		err = request_miss(pool, &req, &run, &reused);
 	if (err)
 		pool->stats.refused++;
+	else
+		pool->reserved_ahead = true;
 	pool_unlock(pool);
 	extents_settle(pool);
 	return err;

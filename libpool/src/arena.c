@@ -6,8 +6,8 @@
  * A pool has one arena until a thread finds its lock taken again and again. Then that thread
  * moves to an arena with fewer threads, or to a new one. An arena gets memory of its own:
  * extents that nobody uses, else what the pool grows by; what is free in another arena is
- * for its own threads, unless the pool cannot grow. So memory is traded for time only where
- * threads were in each other's way.
+ * for its own threads, unless they are idle or the pool is not to grow. So memory is traded for
+ * time only where threads were in each other's way.
  *
  * With an arena's lock alone a buffer of pages is cut out of one of its free runs, or becomes
  * one again, if no member of the pool changes by it but atomic ones: what is counted,
@@ -37,14 +37,14 @@ static void lock_init(struct arena *arena)
 void arenas_init(struct binpool *pool)
 {
 	cpu_set_t cpus;
-	int n = 1;
 
-	if (!sched_getaffinity(0, sizeof(cpus), &cpus))
-		n = CPU_COUNT(&cpus);
 	lock_init(&pool->arena);
 	pool->arenas[0] = &pool->arena;
 	pool->arenas_used = 1;
-	pool->arenas_max = (uint32_t)u64_min((uint64_t)n, ARENAS_MAX);
+	pool->arenas_max = ARENAS_MAX;
+	/* It fails where there are more CPUs than a cpu_set_t has bits. */
+	if (!sched_getaffinity(0, sizeof(cpus), &cpus))
+		pool->arenas_max = (uint32_t)u64_min((uint64_t)CPU_COUNT(&cpus), ARENAS_MAX);
 }
 
 /* The pool is not locked, and nobody else's. */
@@ -136,6 +136,36 @@ void arena_join(struct cache *c)
 	c->arena->threads++;
 }
 
+static void move(struct cache *c, struct arena *to)
+{
+	assert_locked(c->pool);
+	if (!c->idle) {
+		c->arena->threads--;
+		to->threads++;
+	}
+	c->arena = to;
+}
+
+/* A thread is idle from now on, or no longer: idle ones have no part in an arena. Locked. */
+void cache_set_idle(struct cache *c, bool idle)
+{
+	if (c->idle == idle)
+		return;
+	assert_locked(c->pool);
+	c->idle = idle;
+	c->pool->caches_awake += !idle;
+	c->pool->caches_awake -= idle;
+	c->arena->threads += !idle;
+	c->arena->threads -= idle;
+}
+
+/* A thread whose arena has no memory, and got some of another, goes there. Locked. */
+void arena_follow(struct cache *c, const struct run *run)
+{
+	if (!c->arena->extents && !run->extent->is_void)
+		move(c, run->extent->arena);
+}
+
 /* Finds a crowded thread an arena with fewer threads, if there is one. Locked. */
 void arena_change(struct cache *c)
 {
@@ -151,9 +181,7 @@ void arena_change(struct cache *c)
 		to = more;
 	if (to->threads + 1 >= c->arena->threads)
 		return;
-	c->arena->threads--;
-	to->threads++;
-	c->arena = to;
+	move(c, to);
 }
 
 /* ---- With the lock of one arena --------------------------------------------- */

@@ -17,7 +17,7 @@ struct arena {
 	struct extent *extents; /* the oldest first, linked by arena_next */
 	struct run *spare;	/* unused struct runs, through next */
 	uint64_t spares;	/* how many */
-	uint32_t threads;	/* whose arena it is; locked */
+	uint32_t threads;	/* whose arena it is, without idle ones; locked */
 } __attribute__((aligned(64)));
 
 void arenas_init(struct binpool *pool);

@@ -85,24 +85,22 @@ static bool missed_lately(const struct cache *c, uint32_t bin)
 /* Whether it is time to find_idle(). */
 static bool look_for_idle(const struct binpool *pool)
 {
-	return pool->caches->next && stamp_of(pool) - pool->idle_looked >= IDLE_NS;
+	return pool->caches->next && stamp_of(pool) >= pool->idle_looked + IDLE_NS;
 }
 
 /* Finds the threads that did nothing since the last time, and takes what they keep. */
-static void find_idle(struct cache *own)
+static void find_idle(struct binpool *pool, const struct cache *own)
 {
-	struct binpool *pool = own->pool;
 	bool any = false;
 
 	pool->idle_looked = stamp_of(pool);
 	for (struct cache *c = pool->caches; c; c = c->next) {
-		uint64_t activity = c->misses;
+		uint64_t activity = (uint64_t)c->misses + c->entered;
 
 		for (struct magazine *m = c->in_use; m; m = m->next)
 			activity += __atomic_load_n(&m->count, __ATOMIC_RELAXED);
 		if (c != own && !c->idle && activity == c->activity) {
-			c->idle = true;
-			pool->caches_awake--;
+			cache_set_idle(c, true);
 			any = true;
 		}
 		c->activity = activity;
@@ -118,6 +116,14 @@ static bool evict(struct cache *c, struct magazine *m, uint32_t n, bool alone)
 		return arena_evict(c, m, n);
 	magazine_leave(c, m, n, held_dissolve);
 	return true;
+}
+
+void caches_look(struct binpool *pool)
+{
+	assert_locked(pool);
+	stamp_now(pool);
+	if (pool->caches && look_for_idle(pool))
+		find_idle(pool, NULL);
 }
 
 /*
@@ -141,7 +147,7 @@ static bool cache_decay(struct cache *c, bool alone)
 	cache_set_credit(c, c->bytes);
 	if (!alone) {
 		if (look_for_idle(pool))
-			find_idle(c);
+			find_idle(pool, c);
 		while (pool->binned_bytes > bins_share(pool) / 2)
 			held_release_one(pool, bins_largest(pool));
 		caches_settle(pool);
@@ -273,10 +279,7 @@ enum cache_room cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity
 		return ROOM_NONE;
 	if (alone && c->idle)
 		return ROOM_LOCKED;
-	if (c->idle) {
-		c->idle = false;
-		pool->caches_awake++;
-	}
+	cache_set_idle(c, false);
 	if ((c->misses + 1) % MISSES_PER_DECAY == 0 && !cache_decay(c, alone))
 		return ROOM_LOCKED;
 	c->misses++;

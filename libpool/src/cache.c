@@ -287,8 +287,7 @@ static void cache_delete(struct cache *c)
 
 	caches_settle(pool);
 	cache_empty(c);
-	pool->caches_awake -= !c->idle;
-	c->arena->threads--;
+	cache_set_idle(c, true);
 	LIST_REMOVE(pool->caches, c, prev, next);
 	c->thread->cache[pool->number] = NULL;
 	cache_free(c);

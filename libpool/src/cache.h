@@ -183,7 +183,8 @@ static FAST char *cache_pop(struct cache *c, uint64_t index, uint64_t asked)
 	run = item->run;
 	ptr = item->ptr;
 	run_set_state(run, RUN_ACTIVE);
-	run->asked = asked;
+	/* Who asks about any address may read it meanwhile. */
+	__atomic_store_n(&run->asked, asked, __ATOMIC_RELAXED);
 	c->bytes -= m->capacity;
 	__atomic_store_n(&m->count, count, __ATOMIC_RELAXED);
 	owner_add(&c->asked, asked);
@@ -246,6 +247,9 @@ void caches_end(struct thread *thread);
 void caches_before_fork(void);
 void caches_after_fork(bool child);
 
+/* budget.c: threads that do nothing lose what they keep, after a while. Locked. */
+void caches_look(struct binpool *pool);
+
 /* budget.c; all locked, and cache_make_room() also with the lock of the thread's arena, alone. */
 void cache_set_credit(struct cache *c, uint64_t credit);
 void cache_missed(struct cache *c, uint32_t bin);
@@ -261,6 +265,8 @@ void cache_refill(struct cache *c, uint32_t bin);
 /* arena.c; with the pool locked. */
 void arena_join(struct cache *c);
 void arena_change(struct cache *c);
+void arena_follow(struct cache *c, const struct run *run);
+void cache_set_idle(struct cache *c, bool idle);
 /* Without. */
 char *arena_alloc(struct cache *c, uint32_t bin, uint64_t capacity, uint64_t align, uint64_t bytes);
 bool arena_free(struct cache *c, struct run *run, const char *ptr, const size_t *size);

@@ -23,11 +23,33 @@ struct run_chunk {
 	struct run runs[RUNS_PER_CHUNK];
 };
 
+/* Has what another arena has too much of: extents go from one to another with their runs. */
+static bool take_spares(struct binpool *pool, struct arena *arena)
+{
+	for (uint32_t i = 0; i < pool->arenas_used; i++) {
+		struct arena *other = pool->arenas[i];
+
+		if (other == arena || other->spares < 2 * RUNS_PER_CHUNK)
+			continue;
+		for (size_t n = 0; n < RUNS_PER_CHUNK; n++) {
+			struct run *run = other->spare;
+
+			other->spare = run->next;
+			other->spares--;
+			run_delete(arena, run);
+		}
+		return true;
+	}
+	return false;
+}
+
 int runs_prepare_more(struct binpool *pool, struct arena *arena)
 {
 	struct run_chunk *chunk;
 
 	assert_locked(pool);
+	if (take_spares(pool, arena))
+		return 0;
 	chunk = aligned_alloc(_Alignof(struct run_chunk), sizeof(*chunk));
 	if (!chunk)
 		return -ENOMEM;

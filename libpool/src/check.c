@@ -215,9 +215,7 @@ static const char *check_arenas(const struct binpool *pool)
 	for (const struct extent *e = pool->stuck; e; e = e->next)
 		extents++;
 	CHECK(extents == pool->stats.extents);
-	for (const struct cache *c = pool->caches; c; c = c->next)
-		threads--;
-	CHECK(!threads);
+	CHECK(threads == pool->caches_awake);
 	return NULL;
 }
 

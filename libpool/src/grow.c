@@ -192,7 +192,10 @@ static bool held_may_do(const struct binpool *pool, const struct request *req,
 	       pool->stats.held_blocks && (extend || unused >= req->run_bytes);
 }
 
-/* A pool grows for one arena, unless so much of it is free in another, in one stretch. */
+/*
+ * A pool grows for one arena, unless so much of it is free in another, in one stretch; or
+ * unless its memory was reserved ahead.
+ */
 #define OTHERS_PART 2u
 
 /* From whatever arena has at least @least bytes free in one stretch, or NULL. Locked and in turn.
@@ -211,11 +214,11 @@ static struct run *take_from_others(struct binpool *pool, const struct request *
 /* What a request needs that the pool has not got ready. Locked and in turn. */
 static int obtain(struct binpool *pool, const struct request *req, struct run **out, bool *reused)
 {
-	bool starved = false, released = false, revoked = false, shortage;
+	bool starved = false, released = false, revoked = false, shrunk = false, shortage;
 	struct extent *extend;
 	char cause[1024] = "";
 	int err, starved_err = 0;
-	uint64_t want, least;
+	uint64_t want, least, others;
 
 	assert_locked(pool);
 	if (pool->stuck) {
@@ -238,6 +241,8 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 				return explain(-ENOMEM, "pool %s: no addresses left", pool->name);
 			continue;
 		}
+		if (pool->arenas_used > 1)
+			caches_look(pool);
 		if (arena_feed(pool, req->arena, req->run_bytes, req->run_align))
 			continue;
 		if (in_use_beyond(pool, pool->max_bytes - req->run_bytes)) {
@@ -248,8 +253,10 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 		}
 
 		want = growth(pool, req, &least, &extend);
-		*out = take_from_others(
-			pool, req, u64_max(want, pool->stats.reserved_bytes / OTHERS_PART), reused);
+		others = u64_max(want, pool->stats.reserved_bytes / OTHERS_PART);
+		if (pool->reserved_ahead)
+			others = req->run_bytes;
+		*out = take_from_others(pool, req, others, reused);
 		if (*out)
 			return 0;
 		if (want && !released && held_may_do(pool, req, extend)) {
@@ -281,6 +288,10 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 			return 0;
 		if (grown || lost)
 			continue;
+		/* The lock may have been let go. */
+		err = request_prepare(pool, req);
+		if (err)
+			return err;
 		*out = take_from_others(pool, req, req->run_bytes, reused);
 		if (*out)
 			return 0;
@@ -294,6 +305,13 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 			caches_revoke(pool);
 		} else if (pool->stats.held_blocks) {
 			held_release_one(pool, bins_largest(pool));
+		} else if (!shrunk && pool->arenas_used > 1) {
+			/* What is free at the ends of others' extents, for this one to grow. */
+			shrunk = true;
+			pool_unlock(pool);
+			extents_shrink(pool, 0, UINT64_MAX);
+			pool_lock(pool);
+			starved = false;
 		} else if (starved) {
 			pool->starved = true;
 			return explain(starved_err, "%s", cause);

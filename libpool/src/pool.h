@@ -315,6 +315,7 @@ struct binpool {
 	struct extent *extents, *extents_last; /* the oldest first */
 	struct extent *voids, *empty;
 	struct extent *stuck;	  /* that could not be given back; reserved, and tried again */
+	bool reserved_ahead;	  /* by the user, and so to be used first */
 	bool give_back;		  /* the empty extents are to go */
 	uint64_t pending;	  /* bytes being got or given back; reserved + pending <= max */
 	struct run_chunk *chunks; /* what struct runs come from */

@@ -194,31 +194,242 @@ static void at_the_limit(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
-/* What was reserved ahead is there for all: nobody grows while half of it is free. */
-static void reserved(void **state)
+/* Nobody grows while half of the pool is free; nor at all if it was reserved, and a buffer fits. */
+static void free_elsewhere(void **state)
+{
+	(void)state;
+	for (int ahead = 0; ahead < 2; ahead++) {
+		struct other o;
+		struct binpool *pool = two_arenas(&o, 0);
+		void *p, *small;
+		uint64_t had;
+
+		/* However long this takes nobody is idle. */
+		pool->idle_looked = UINT64_MAX / 2;
+		assert_ok(binpool_reserve(pool, 256 * MIB));
+		assert_true(pool->reserved_ahead);
+		pool->reserved_ahead = ahead;
+		/* Each keeps its memory as long as there is a buffer of it in there. */
+		o.n = 1;
+		o.bytes = 64 * KIB;
+		other_does(&o, allocate_n);
+		small = o.p[0];
+		assert_ptr_equal(arena_of(small), pool->arenas[1]);
+		had = stats_of(pool).reserved_bytes;
+		p = binpool_alloc(pool, 8 * MIB);
+		assert_ptr_equal(arena_of(p), pool->arenas[0]);
+		o.n = ahead ? 4 : 2;
+		o.bytes = 58 * MIB;
+		other_does(&o, allocate_n);
+		assert_int_equal(o.err, 0);
+		assert_int_equal(stats_of(pool).reserved_bytes, had);
+		other_does(&o, free_n);
+		assert_ok(binpool_free(pool, p));
+		assert_ok(binpool_free(pool, small));
+		check_pool(pool);
+		other_does(&o, NULL);
+		assert_ok(binpool_destroy(pool));
+	}
+}
+
+/* A pool that cannot grow gets no arena more, and none without memory keeps its threads. */
+static void no_memory_for_another(void **state)
 {
 	struct other o;
-	struct binpool *pool = two_arenas(&o, 0);
-	uint64_t had;
-	void *p;
+	struct binpool *pool = two_arenas(&o, 64 * MIB);
+	void *p[60];
 
 	(void)state;
-	assert_ok(binpool_reserve(pool, 256 * MIB));
-	had = stats_of(pool).reserved_bytes;
-	/* It is this thread's, as long as there is a buffer of it in there. */
-	p = binpool_alloc(pool, 8 * MIB);
-	assert_ptr_equal(arena_of(p), pool->arenas[0]);
-	o.n = 60;
+	assert_ok(binpool_free_held(pool));
+	assert_int_equal(stats_of(pool).reserved_bytes, 0);
+	assert_ok(binpool_reserve(pool, 64 * MIB));
+	for (int i = 0; i < 60; i++)
+		p[i] = binpool_alloc(pool, MIB);
+	o.n = 1;
 	o.bytes = MIB;
 	other_does(&o, allocate_n);
 	assert_int_equal(o.err, 0);
-	assert_int_equal(stats_of(pool).reserved_bytes, had);
-	assert_ptr_equal(arena_of(o.p[59]), pool->arenas[0]);
-	other_does(&o, free_n);
-	assert_ok(binpool_free(pool, p));
+	assert_int_equal(pool->arenas[0]->threads, 2);
+	assert_int_equal(pool->arenas[1]->threads, 0);
+	o.n = 0;
+	other_does(&o, be_crowded);
+	assert_ok(o.err);
+	assert_int_equal(pool->arenas[0]->threads, 2);
 	check_pool(pool);
+	assert_ok(binpool_free(pool, o.p[0]));
+	assert_ok(binpool_free_bulk(pool, 60, p));
 	other_does(&o, NULL);
 	assert_ok(binpool_destroy(pool));
+}
+
+static void leave_one(struct other *o)
+{
+	allocate_n(o);
+	for (size_t i = 1; i < o->n; i++)
+		o->err |= binpool_free(o->pool, o->p[i]);
+}
+
+/* What is free at the ends of extents of other arenas makes room below the limit. */
+static void ends_of_others(void **state)
+{
+	struct other o;
+	struct binpool *pool = two_arenas(&o, 64 * MIB);
+	void *p[30], *large;
+
+	(void)state;
+	o.n = 30;
+	o.bytes = MIB;
+	for (int i = 0; i < 30; i++)
+		p[i] = binpool_alloc(pool, MIB);
+	other_does(&o, leave_one);
+	assert_int_equal(o.err, 0);
+	assert_ok(binpool_free_bulk(pool, 29, p + 1));
+	large = binpool_alloc(pool, 40 * MIB);
+	assert_non_null(large);
+	check_pool(pool);
+	assert_ok(binpool_free(pool, large));
+	assert_ok(binpool_free(pool, p[0]));
+	assert_ok(binpool_free(pool, o.p[0]));
+	other_does(&o, NULL);
+	assert_ok(binpool_destroy(pool));
+}
+
+/* Threads that sleep with a little of much in use leave the rest to others. */
+static void sleepers(void **state)
+{
+	struct other o[4];
+	struct binpool *pool = two_arenas(&o[0], 0);
+	const uint64_t all = 64 * 256 * KIB;
+
+	(void)state;
+	pool->arenas_max = 4;
+	for (int i = 1; i < 4; i++) {
+		o[i] = (struct other){.pool = pool};
+		pthread_barrier_init(&o[i].turn, NULL, 2);
+		assert_int_equal(pthread_create(&o[i].thread, NULL, other_thread, &o[i]), 0);
+		other_does(&o[i], be_crowded);
+	}
+	assert_int_equal(pool->arenas_used, 4);
+	for (int i = 0; i < 4; i++) {
+		o[i].n = 64;
+		o[i].bytes = 256 * KIB;
+		/* The others did nothing for a moment. */
+		usleep(50000);
+		other_does(&o[i], be_crowded);
+		usleep(50000);
+		other_does(&o[i], leave_one);
+		assert_int_equal(o[i].err, 0);
+	}
+	assert_true(stats_of(pool).reserved_max_bytes < 2 * all);
+	check_pool(pool);
+	for (int i = 0; i < 4; i++) {
+		assert_ok(binpool_free(pool, o[i].p[0]));
+		other_does(&o[i], NULL);
+	}
+	assert_ok(binpool_destroy(pool));
+}
+
+static uint64_t spares(const struct binpool *pool)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < pool->arenas_used; i++)
+		n += pool->arenas[i]->spares;
+	return n;
+}
+
+#define PAGES 20000
+static void *pages[PAGES];
+
+static void *allocate_pages_and_end(void *pool)
+{
+	for (int i = 0; i < PAGES; i++)
+		pages[i] = binpool_alloc(pool, 4096);
+	return NULL;
+}
+
+/* Extents that go from arena to arena take no bookkeeping along for good. */
+static void bookkeeping(void **state)
+{
+	struct other o;
+	struct binpool *pool = two_arenas(&o, 0);
+	uint64_t after_two = 0;
+	void *p[64];
+
+	(void)state;
+	other_does(&o, NULL);
+	for (int round = 0; round < 8; round++) {
+		assert_int_equal(pthread_create(&o.thread, NULL, allocate_pages_and_end, pool), 0);
+		pthread_join(o.thread, NULL);
+		for (int i = 0; i < 64; i++)
+			p[i] = binpool_alloc(pool, 256 * KIB);
+		assert_ok(binpool_free_bulk(pool, PAGES, pages));
+		assert_ok(binpool_free_bulk(pool, 64, p));
+		if (round == 1)
+			after_two = spares(pool);
+	}
+	assert_true(spares(pool) < 2 * after_two);
+	check_pool(pool);
+	assert_ok(binpool_destroy(pool));
+}
+
+/* A provider that has no more, and what another thread does while it is asked. */
+static struct provider_ops no_more;
+static struct other *meanwhile;
+
+static int nothing_got(struct provider *p, struct extent *e, uint64_t align)
+{
+	struct other *o = meanwhile;
+
+	(void)p;
+	(void)e;
+	(void)align;
+	meanwhile = NULL;
+	if (o)
+		other_does(o, allocate_n);
+	return explain(-ENOMEM, "no more");
+}
+
+static int nothing_more(struct provider *p, struct extent *e, struct extent *piece)
+{
+	(void)piece;
+	return nothing_got(p, e, 1);
+}
+
+/* What a request was prepared with may be used up by others while it asks for memory. */
+static void used_up_meanwhile(void **state)
+{
+	struct other o;
+	struct binpool *pool = two_arenas(&o, 0);
+	const struct provider_ops *real = pool->provider.ops;
+	void *p;
+
+	(void)state;
+	/* Of the first arena's memory nothing is left. */
+	assert_ok(binpool_free_held(pool));
+	do {
+		p = binpool_alloc(pool, 4096);
+		assert_non_null(p);
+	} while (run_find(pool, pool->arenas[0], 4096, 4096));
+	o.n = 4;
+	o.bytes = 64 * KIB;
+	other_does(&o, allocate_n);
+	no_more = *real;
+	no_more.get = nothing_got;
+	no_more.extend = nothing_more;
+	pool->provider.ops = &no_more;
+	/* A whole slab of the same class. */
+	o.n = 32;
+	o.bytes = 2000;
+	meanwhile = &o;
+	p = binpool_alloc(pool, 2000);
+	pool->provider.ops = real;
+	assert_non_null(p);
+	assert_null(meanwhile);
+	assert_int_equal(o.err, 0);
+	assert_ptr_equal(arena_of(p), pool->arenas[1]);
+	check_pool(pool);
+	other_does(&o, NULL);
 }
 
 static void free_later(struct other *o)
@@ -306,9 +517,11 @@ static void found_by_waiting(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(own_memory),	    cmocka_unit_test(at_the_limit),
-		cmocka_unit_test(reserved),	    cmocka_unit_test(destroy_waits),
-		cmocka_unit_test(found_by_waiting),
+		cmocka_unit_test(own_memory),	     cmocka_unit_test(at_the_limit),
+		cmocka_unit_test(free_elsewhere),    cmocka_unit_test(ends_of_others),
+		cmocka_unit_test(sleepers),	     cmocka_unit_test(bookkeeping),
+		cmocka_unit_test(destroy_waits),     cmocka_unit_test(found_by_waiting),
+		cmocka_unit_test(used_up_meanwhile), cmocka_unit_test(no_memory_for_another),
 	};
 
 	return cmocka_run_group_tests_name("arena", tests, NULL, NULL);

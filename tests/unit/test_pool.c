@@ -395,6 +395,27 @@ static void size_zero(void **state)
 	assert_int_equal(c.allocs, 0);
 }
 
+/* Also where the smallest class is of whole pages, and the pool has some. */
+static void size_zero_of_pages(void **state)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool_buf buf = {.size = sizeof(buf)};
+	struct binpool *pool;
+	void *page, *none;
+
+	(void)state;
+	o.provider = BINPOOL_PROVIDER_THP;
+	o.granule = 4096;
+	assert_ok(binpool_create(&pool, &o));
+	page = binpool_alloc(pool, 1);
+	none = binpool_alloc(pool, 0);
+	assert_ok(binpool_buf_info(pool, none, &buf));
+	assert_int_equal(buf.capacity, 0);
+	assert_ok(binpool_free(pool, none));
+	assert_ok(binpool_free(pool, page));
+	assert_ok(binpool_destroy(pool));
+}
+
 static void bulk_is_all_or_none(void **state)
 {
 	struct counter c = COUNTER_INIT;
@@ -520,6 +541,7 @@ int main(void)
 		cmocka_unit_test(misuse),
 		cmocka_unit_test(alignment_over_allocator),
 		cmocka_unit_test(size_zero),
+		cmocka_unit_test(size_zero_of_pages),
 		cmocka_unit_test(bulk_is_all_or_none),
 		cmocka_unit_test(stop_and_resume),
 		cmocka_unit_test(pool_over_pool),
