@@ -16,7 +16,7 @@ stress-programs: $(BUILD)/tests/stress/stress $(BUILD)/tests/fuzz/fuzz
 kselftest:
 	+$(MAKE) --no-print-directory -C tests/kselftest OUTPUT=$(abspath $(BUILD))/tests/kselftest all
 
-check: ## What can be tested without a guest, in under a minute
+check: ## What can be tested without a guest, in a minute or two
 	tools/install-deps test
 	BUILD='$(BUILD)' tests/run --check
 

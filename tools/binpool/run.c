@@ -226,21 +226,29 @@ static int open_pool(struct run *run, uint64_t *cl_id)
 	return CLI_OK;
 }
 
+/* What all slots' buffers take. */
+static uint64_t slots_bytes(const struct run *run)
+{
+	uint64_t partials = run->device.items * sizeof(uint64_t);
+
+	return run->options.depth * (2 * run->options.buffer_bytes + partials);
+}
+
 static void *get_buffer(struct run *run, uint64_t bytes)
 {
 	void *buffer = binpool_alloc_aligned(run->pool, bytes, (size_t)sysconf(_SC_PAGESIZE));
 
 	if (!buffer)
-		cli_error("cannot get a buffer of %" PRIu64
-			  " bytes, two for each of --depth %" PRIu32 ": %s",
-			  bytes, run->options.depth, binpool_last_error());
+		cli_error("cannot get a buffer of %" PRIu64 " bytes; --depth %" PRIu32
+			  " and --buffer want %" PRIu64 " MiB in all, --max-bytes bounds it: %s",
+			  bytes, run->options.depth, (slots_bytes(run) >> 20) + 1,
+			  binpool_last_error());
 	return buffer;
 }
 
 static int init_slots(struct run *run)
 {
 	uint64_t bytes = run->options.buffer_bytes;
-	uint64_t partials = run->device.items * sizeof(uint64_t);
 	struct slot *slot;
 	uint32_t i;
 
@@ -253,7 +261,7 @@ static int init_slots(struct run *run)
 	 * One extent for all is best, since it is registered at once; where
 	 * there is none so large, the buffers come from several.
 	 */
-	(void)binpool_reserve(run->pool, run->options.depth * (2 * bytes + partials));
+	(void)binpool_reserve(run->pool, slots_bytes(run));
 	for (i = 0; i < run->options.depth; i++) {
 		slot = &run->slots[i];
 		slot->in = get_buffer(run, bytes);
