@@ -240,7 +240,8 @@ static void *get_buffer(struct run *run, uint64_t bytes)
 
 	if (!buffer)
 		cli_error("cannot get a buffer of %" PRIu64 " bytes; --depth %" PRIu32
-			  " and --buffer want %" PRIu64 " MiB in all, --max-bytes bounds it: %s",
+			  " and --buffer-size want %" PRIu64
+			  " MiB in all, --max-bytes bounds it: %s",
 			  bytes, run->options.depth, (slots_bytes(run) >> 20) + 1,
 			  binpool_last_error());
 	return buffer;
