@@ -83,7 +83,7 @@ check-tsan: ## Run the tests with threads under ThreadSanitizer
 
 # Memcheck, but not on what is about threads, of which it runs one at a time, nor on what would take
 # minutes. It sees what the others cannot: bytes that are read before anybody wrote them.
-VALGRIND_TESTS := $(filter-out test_bins test_cache test_cache_odd test_cuda% test_exit test_faults test_fork \
+VALGRIND_TESTS := $(filter-out test_arena test_bins test_cache test_cache_odd test_cuda% test_exit test_faults test_fork \
 	test_opencl% test_reaper test_soak test_threads,$(UNIT_TESTS))
 VALGRIND := valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite \
 	--errors-for-leak-kinds=definite --suppressions=tests/unit/valgrind.supp
