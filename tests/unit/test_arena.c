@@ -402,18 +402,21 @@ static void used_up_meanwhile(void **state)
 	struct other o;
 	struct binpool *pool = two_arenas(&o, 0);
 	const struct provider_ops *real = pool->provider.ops;
-	void *p;
+	void *p, *large[4];
+	size_t n = 0;
 
 	(void)state;
 	/* Of the first arena's memory nothing is left. */
 	assert_ok(binpool_free_held(pool));
 	do {
-		p = binpool_alloc(pool, 4096);
-		assert_non_null(p);
+		assert_true(n < PAGES);
+		pages[n] = binpool_alloc(pool, 4096);
+		assert_non_null(pages[n++]);
 	} while (run_find(pool, pool->arenas[0], 4096, 4096));
 	o.n = 4;
 	o.bytes = 64 * KIB;
 	other_does(&o, allocate_n);
+	memcpy(large, o.p, sizeof(large));
 	no_more = *real;
 	no_more.get = nothing_got;
 	no_more.extend = nothing_more;
@@ -429,7 +432,12 @@ static void used_up_meanwhile(void **state)
 	assert_int_equal(o.err, 0);
 	assert_ptr_equal(arena_of(p), pool->arenas[1]);
 	check_pool(pool);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_free_bulk(pool, 32, o.p));
+	assert_ok(binpool_free_bulk(pool, 4, large));
+	assert_ok(binpool_free_bulk(pool, n, pages));
 	other_does(&o, NULL);
+	assert_ok(binpool_destroy(pool));
 }
 
 static void free_later(struct other *o)
