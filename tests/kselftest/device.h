@@ -160,6 +160,8 @@ static const char *const counter_names[] = {
 	"user_max_bytes", "quarantine_bytes",
 };
 
+#define LIMBO_BYTES 3
+
 #define COUNTERS ((unsigned int)(sizeof(counter_names) / sizeof(counter_names[0])))
 
 struct counters {
