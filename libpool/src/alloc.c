@@ -9,6 +9,12 @@
 #include "cache.h"
 #include "request.h"
 
+/* What every buffer of a class is a multiple of: whole pages start at a page. */
+static uint64_t natural_align(const struct binpool *pool, uint64_t capacity)
+{
+	return u64_max(u64_min(capacity & -capacity, page_size()), pool->granule);
+}
+
 static int request_init(struct request *req, const struct binpool *pool, uint64_t bytes,
 			uint64_t align)
 {
@@ -47,10 +53,8 @@ static int request_init(struct request *req, const struct binpool *pool, uint64_
 		return explain(-E2BIG, "pool %s: asked for %s, no size class is that large",
 			       pool->name, human(bytes, asked));
 	if (!pool->exact) {
-		/* Whole pages start at a page: users read into them directly. */
-		uint64_t natural = u64_min(req->capacity & -req->capacity, page_size());
-
-		req->align = u64_max(u64_max(align, pool->granule), natural);
+		/* Users read into whole pages directly. */
+		req->align = u64_max(align, natural_align(pool, req->capacity));
 		if (most != UINT64_MAX)
 			most &= ~(pool->provider.unit - 1);
 	}
@@ -142,14 +146,11 @@ static bool take_cached(struct cache *c, const struct request *req, uint64_t ali
 			struct binpool_buf *buf)
 {
 	struct binpool *pool = c->pool;
-	/* Each buffer is at a multiple of what any of its size has at least. */
-	uint64_t natural =
-		u64_max(u64_min(req->capacity & -req->capacity, page_size()), pool->granule);
 	uint32_t index = req->bin - pool->cache_bin;
 	char *ptr;
 
 	if (req->is_void || index >= pool->cache_bins ||
-	    (align > natural && !cache_raise(c, index, align)))
+	    (align > natural_align(pool, req->capacity) && !cache_raise(c, index, align)))
 		return false;
 	ptr = cache_pop(c, index, req->bytes);
 	if (!ptr)
@@ -181,11 +182,12 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 		return 0;
 	}
 	pool_lock(pool);
-	if (c)
+	if (c) {
 		cache_set_idle(c, false);
-	if (c && c->crowded)
-		arena_change(c);
-	req.arena = c ? c->arena : &pool->arena;
+		if (c->crowded)
+			arena_change(c);
+	}
+	req.arena = arena_of(pool, c);
 	if (!err)
 		err = request_prepare(pool, &req);
 	if (!err && !req.is_void) {
@@ -241,12 +243,12 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
  */
 static void *allocate_pages(const struct binpool *pool, struct cache *c, uint64_t bytes)
 {
-	uint64_t capacity = class_capacity(pool, bytes), align;
+	uint64_t capacity = class_capacity(pool, bytes);
 
 	if (!bytes || !capacity || slab_serves(pool, capacity) || capacity > pool->max_bytes)
 		return NULL;
-	align = u64_max(u64_min(capacity & -capacity, page_size()), pool->granule);
-	return arena_alloc(c, class_bin(pool, capacity), capacity, align, bytes);
+	return arena_alloc(c, class_bin(pool, capacity), capacity, natural_align(pool, capacity),
+			   bytes);
 }
 
 static __attribute__((noinline)) void *allocate_slowly(struct binpool *pool, size_t size)
@@ -362,7 +364,7 @@ EXPORT int binpool_reserve(struct binpool *pool, uint64_t bytes)
 	}
 	c = cache_of(pool);
 	pool_lock(pool);
-	req.arena = c ? c->arena : &pool->arena;
+	req.arena = arena_of(pool, c);
 	if (!err && !run_find(pool, NULL, req.run_bytes, req.run_align))
 		err = request_miss(pool, &req, &run, &reused);
 	if (err)

@@ -60,6 +60,20 @@ void arenas_fini(struct binpool *pool)
 	pool->arenas_used = 0;
 }
 
+void arenas_lock_rest(struct binpool *pool)
+{
+	for (uint32_t i = 1; i < pool->arenas_used; i++)
+		pthread_mutex_lock(&pool->arenas[i]->lock);
+	__atomic_store_n(&pool->lock_holder, thread_self(), __ATOMIC_RELAXED);
+}
+
+void arenas_unlock_rest(struct binpool *pool)
+{
+	__atomic_store_n(&pool->lock_holder, NULL, __ATOMIC_RELAXED);
+	for (uint32_t i = pool->arenas_used; --i;)
+		pthread_mutex_unlock(&pool->arenas[i]->lock);
+}
+
 /* Adds an extent behind the older ones. Locked. */
 void arena_add(struct arena *arena, struct extent *e)
 {

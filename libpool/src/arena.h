@@ -22,6 +22,9 @@ struct arena {
 
 void arenas_init(struct binpool *pool);
 void arenas_fini(struct binpool *pool);
+/* What the pool's lock is beside the first arena's: taken after that, and let go before. */
+void arenas_lock_rest(struct binpool *pool);
+void arenas_unlock_rest(struct binpool *pool);
 void arena_add(struct arena *arena, struct extent *e);
 void arena_remove(struct extent *e);
 bool arena_feed(struct binpool *pool, struct arena *arena, uint64_t bytes, uint64_t align);

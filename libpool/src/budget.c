@@ -268,7 +268,7 @@ enum cache_room cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity
 {
 	struct binpool *pool = c->pool;
 	uint32_t index = bin - pool->cache_bin;
-	struct magazine *m = &c->magazines[index];
+	struct magazine *m;
 	uint64_t most;
 
 	if (alone)
@@ -286,7 +286,7 @@ enum cache_room cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity
 	most = bound(c, bin, capacity);
 	if (most < capacity)
 		return ROOM_NONE;
-	magazine_at(c, bin, capacity);
+	m = magazine_at(c, bin, capacity);
 	if (magazine_fill(m->count) == m->room) {
 		if (m->room < MAGAZINE_MAX) {
 			uint32_t room = m->room ? 2 * m->room : 4;

@@ -262,6 +262,12 @@ enum cache_room {
 enum cache_room cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity, bool alone);
 void cache_refill(struct cache *c, uint32_t bin);
 
+/* The arena of a thread, which may have no cache. Locked. */
+static inline struct arena *arena_of(struct binpool *pool, const struct cache *c)
+{
+	return c ? c->arena : &pool->arena;
+}
+
 /* arena.c; with the pool locked. */
 void arena_join(struct cache *c);
 void arena_change(struct cache *c);

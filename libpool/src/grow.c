@@ -198,8 +198,7 @@ static bool held_may_do(const struct binpool *pool, const struct request *req,
  */
 #define OTHERS_PART 2u
 
-/* From whatever arena has at least @least bytes free in one stretch, or NULL. Locked and in turn.
- */
+/* From whatever arena has @least bytes free in one stretch; NULL: none. Locked and in turn. */
 static struct run *take_from_others(struct binpool *pool, const struct request *req, uint64_t least,
 				    bool *reused)
 {

@@ -259,14 +259,9 @@ bool pool_wait(struct binpool *pool, uint64_t end)
 	int err;
 
 	assert_locked(pool);
-	/* As pool_unlock() and pool_lock(), but for the first arena's. */
-	__atomic_store_n(&pool->lock_holder, NULL, __ATOMIC_RELAXED);
-	for (uint32_t i = pool->arenas_used; --i;)
-		pthread_mutex_unlock(&pool->arenas[i]->lock);
+	arenas_unlock_rest(pool);
 	err = pthread_cond_timedwait(&pool->idle, &pool->arena.lock, &t);
-	for (uint32_t i = 1; i < pool->arenas_used; i++)
-		pthread_mutex_lock(&pool->arenas[i]->lock);
-	__atomic_store_n(&pool->lock_holder, thread_self(), __ATOMIC_RELAXED);
+	arenas_lock_rest(pool);
 	return err != ETIMEDOUT;
 }
 

@@ -364,16 +364,12 @@ static inline const void *thread_self(void)
 static inline void pool_lock(struct binpool *pool)
 {
 	pthread_mutex_lock(&pool->arena.lock);
-	for (uint32_t i = 1; i < pool->arenas_used; i++)
-		pthread_mutex_lock(&pool->arenas[i]->lock);
-	__atomic_store_n(&pool->lock_holder, thread_self(), __ATOMIC_RELAXED);
+	arenas_lock_rest(pool);
 }
 
 static inline void pool_unlock(struct binpool *pool)
 {
-	__atomic_store_n(&pool->lock_holder, NULL, __ATOMIC_RELAXED);
-	for (uint32_t i = pool->arenas_used; --i;)
-		pthread_mutex_unlock(&pool->arenas[i]->lock);
+	arenas_unlock_rest(pool);
 	pthread_mutex_unlock(&pool->arena.lock);
 }
 uint64_t now_ns(void);
@@ -489,10 +485,6 @@ struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, ui
 bool run_fits(const struct run *run, uint64_t bytes, uint64_t align);
 int16_t run_class(uint64_t bytes);
 void dissolve(struct binpool *pool, struct run *run);
-
-/* alloc.c */
-int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flags,
-	     struct binpool_buf *buf);
 
 /* lookup.c; all locked. */
 int lookup_prepare(struct binpool *pool);

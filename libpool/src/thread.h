@@ -22,8 +22,7 @@ extern __thread struct thread *thread_record __attribute__((tls_model("initial-e
 
 /* The same, made if there is none; NULL: no memory. Under any lock. */
 struct thread *thread_get(void);
-/* Frees what threads left that ended without a word: if there may be many, or all. No lock is held.
- */
+/* Frees what threads left that ended without a word: if there may be many, or all. Unlocked. */
 void threads_reap(bool all);
 void threads_before_fork(void);
 void threads_after_fork(bool child);

@@ -74,12 +74,8 @@ static void be_crowded(struct other *o)
 /* A pool with a thread in each of two arenas; this one in the first. */
 static struct binpool *two_arenas(struct other *o, uint64_t max_bytes)
 {
-	struct binpool_options opts = BINPOOL_OPTIONS_INIT;
-	struct binpool *pool;
+	struct binpool *pool = thp_pool(max_bytes);
 
-	opts.provider = BINPOOL_PROVIDER_THP;
-	opts.max_bytes = max_bytes;
-	assert_ok(binpool_create(&pool, &opts));
 	pool->arenas_max = 2;
 	assert_ok(binpool_free(pool, binpool_alloc(pool, 4096)));
 	*o = (struct other){.pool = pool};
@@ -95,7 +91,7 @@ static struct binpool *two_arenas(struct other *o, uint64_t max_bytes)
 	return pool;
 }
 
-static struct arena *arena_of(const void *p)
+static struct arena *arena_at(const void *p)
 {
 	return map_find(p)->extent->arena;
 }
@@ -116,8 +112,8 @@ static void own_memory(void **state)
 	for (size_t i = 0; i < 64; i++) {
 		p[i] = binpool_alloc(pool, 256 * KIB);
 		assert_non_null(p[i]);
-		assert_ptr_equal(arena_of(p[i]), pool->arenas[0]);
-		assert_ptr_equal(arena_of(o.p[i]), pool->arenas[1]);
+		assert_ptr_equal(arena_at(p[i]), pool->arenas[0]);
+		assert_ptr_equal(arena_at(o.p[i]), pool->arenas[1]);
 	}
 	check_pool(pool);
 	assert_int_equal(stats_of(pool).active_blocks, 128);
@@ -147,7 +143,7 @@ static void own_memory(void **state)
 		assert_non_null(p[i]);
 	}
 	assert_int_equal(stats_of(pool).reserved_bytes, reserved);
-	assert_ptr_equal(arena_of(o.p[0]), pool->arenas[0]);
+	assert_ptr_equal(arena_at(o.p[0]), pool->arenas[0]);
 	check_pool(pool);
 	assert_ok(binpool_free_bulk(pool, 64, p));
 	assert_ok(binpool_free(pool, o.p[0]));
@@ -214,10 +210,10 @@ static void free_elsewhere(void **state)
 		o.bytes = 64 * KIB;
 		other_does(&o, allocate_n);
 		small = o.p[0];
-		assert_ptr_equal(arena_of(small), pool->arenas[1]);
+		assert_ptr_equal(arena_at(small), pool->arenas[1]);
 		had = stats_of(pool).reserved_bytes;
 		p = binpool_alloc(pool, 8 * MIB);
-		assert_ptr_equal(arena_of(p), pool->arenas[0]);
+		assert_ptr_equal(arena_at(p), pool->arenas[0]);
 		o.n = ahead ? 4 : 2;
 		o.bytes = 58 * MIB;
 		other_does(&o, allocate_n);
@@ -430,7 +426,7 @@ static void used_up_meanwhile(void **state)
 	assert_non_null(p);
 	assert_null(meanwhile);
 	assert_int_equal(o.err, 0);
-	assert_ptr_equal(arena_of(p), pool->arenas[1]);
+	assert_ptr_equal(arena_at(p), pool->arenas[1]);
 	check_pool(pool);
 	assert_ok(binpool_free(pool, p));
 	assert_ok(binpool_free_bulk(pool, 32, o.p));

@@ -407,10 +407,8 @@ static void many_leaks(void **state)
 static void child_says(uint32_t flags, bool destroy, char *said, size_t len)
 {
 	struct binpool_options o = BINPOOL_OPTIONS_INIT;
-	int fds[2], status;
-	size_t n = 0;
-	ssize_t more;
 	pid_t pid;
+	int fds[2];
 
 	fflush(NULL);
 	assert_int_equal(pipe(fds), 0);
@@ -431,13 +429,7 @@ static void child_says(uint32_t flags, bool destroy, char *said, size_t len)
 			_exit(0);
 		exit(0);
 	}
-	close(fds[1]);
-	while (n < len - 1 && (more = read(fds[0], said + n, len - 1 - n)) > 0)
-		n += (size_t)more;
-	said[n] = '\0';
-	close(fds[0]);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_int_equal(status, 0);
+	assert_int_equal(child_said(pid, fds, said, len), 0);
 }
 
 /* Silent unless asked: at a destroy that is refused, and at the end of the process. */

@@ -24,8 +24,6 @@ static int pool_with(uint32_t provider, uint32_t flags, struct binpool **pool)
 static void child_says(int (*work)(void), char *said, size_t len)
 {
 	int fds[2], status;
-	size_t n = 0;
-	ssize_t more;
 	pid_t pid;
 
 	fflush(NULL);
@@ -35,12 +33,7 @@ static void child_says(int (*work)(void), char *said, size_t len)
 		dup2(fds[1], STDERR_FILENO);
 		_exit(work());
 	}
-	close(fds[1]);
-	while (n < len - 1 && (more = read(fds[0], said + n, len - 1 - n)) > 0)
-		n += (size_t)more;
-	said[n] = '\0';
-	close(fds[0]);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
+	status = child_said(pid, fds, said, len);
 	if (status)
 		fail_msg("status 0x%x: %s", status, said);
 }

@@ -170,12 +170,26 @@ void assert_error_names(const char *word)
 		fail_msg("'%s' is not in: %s", word, binpool_last_error());
 }
 
+int child_said(pid_t pid, const int pipe[2], char *said, size_t len)
+{
+	size_t n = 0;
+	ssize_t more;
+	int status;
+
+	close(pipe[1]);
+	while (n < len - 1 && (more = read(pipe[0], said + n, len - 1 - n)) > 0)
+		n += (size_t)more;
+	said[n] = '\0';
+	close(pipe[0]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return status;
+}
+
 int run_self(const char *argument, char *said, size_t len)
 {
 	char path[4096];
 	ssize_t more = readlink("/proc/self/exe", path, sizeof(path) - 1);
-	int fds[2], status;
-	size_t n = 0;
+	int fds[2];
 	pid_t pid;
 
 	assert_true(more > 0);
@@ -189,11 +203,5 @@ int run_self(const char *argument, char *said, size_t len)
 		execl(path, path, argument, NULL);
 		_exit(127);
 	}
-	close(fds[1]);
-	while (n < len - 1 && (more = read(fds[0], said + n, len - 1 - n)) > 0)
-		n += (size_t)more;
-	said[n] = '\0';
-	close(fds[0]);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	return status;
+	return child_said(pid, fds, said, len);
 }

@@ -72,6 +72,8 @@ void check_pool(struct binpool *pool);
 void assert_ok(int err);
 /* Fails unless the last error has @word in it. */
 void assert_error_names(const char *word);
+/* What a child wrote into a pipe, until it ended: its status. */
+int child_said(pid_t pid, const int pipe[2], char *said, size_t len);
 /* Runs this program again with that argument: its status, and all that it prints. */
 int run_self(const char *argument, char *said, size_t len);
 
