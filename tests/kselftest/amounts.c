@@ -13,8 +13,6 @@
 /* Frames that take a while to clean, or to give back. */
 #define LARGE 256
 
-#define DROP_CACHES "/proc/sys/vm/drop_caches"
-
 /* What a watcher saw, between watch() and watched(). */
 struct watcher {
 	pthread_t thread;

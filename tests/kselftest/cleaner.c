@@ -371,8 +371,6 @@ TEST_F_TIMEOUT(empty, poisoned_frame_amid_a_request, 60)
 	close(fd);
 }
 
-#define DROP_CACHES "/proc/sys/vm/drop_caches"
-
 /* Makes the system ask for memory again and again; the longest pause is in *@gap. */
 static void ask_for_memory(volatile __u64 *gap)
 {

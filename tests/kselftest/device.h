@@ -72,6 +72,10 @@ static inline unsigned int slowness(void)
 	return times ? times : 1;
 }
 
+/* 1: the page cache, 2: what the kernel keeps for itself, 3: both; 4: say nothing of it from now
+ * on. */
+#define DROP_CACHES "/proc/sys/vm/drop_caches"
+
 /* Files of one value. All return -errno on failure. */
 
 static inline int text_read(const char *path, char *buf, size_t len)

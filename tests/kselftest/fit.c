@@ -9,8 +9,7 @@
 
 #define ROW 64
 
-#define DROP_CACHES "/proc/sys/vm/drop_caches"
-#define BACKGROUND  "cleaned_background_bytes"
+#define BACKGROUND "cleaned_background_bytes"
 
 /* Frames side by side, each a block of its own; -1: it was given back. */
 struct row {

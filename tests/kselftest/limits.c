@@ -302,7 +302,7 @@ TEST_F_TIMEOUT(limit, answer_of_enomem, 120)
 	ASSERT_EQ(0, attr_write("max_bytes", machine));
 	ASSERT_EQ(0, number_read(PARAM("floor_bytes")));
 	/* Of what is cached it is a guess. */
-	ASSERT_EQ(0, text_write("/proc/sys/vm/drop_caches", "3"));
+	ASSERT_EQ(0, text_write(DROP_CACHES, "3"));
 	available = meminfo_bytes("MemAvailable");
 	was = counters_read();
 	ASSERT_EQ(-ENOMEM, device_alloc(self->dev, &a));

@@ -514,7 +514,7 @@ TEST_F_TIMEOUT(pool, huge_on_pages_with_a_past, 120)
 		ASSERT_NE(0, access(path, F_OK));
 	}
 	ASSERT_LT(8, frames_of_slabs(slab, frames, self->frame));
-	ASSERT_EQ(0, text_write("/proc/sys/vm/drop_caches", "2"));
+	ASSERT_EQ(0, text_write(DROP_CACHES, "2"));
 	while (!again && nr < (int)ARRAY_SIZE(fds)) {
 		char *p;
 

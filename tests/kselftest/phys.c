@@ -379,7 +379,7 @@ TEST_F(phys, stays)
 	p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	memset(p, 0xff, len);
 	munmap(p, len);
-	ASSERT_EQ(0, text_write("/proc/sys/vm/drop_caches", "3"));
+	ASSERT_EQ(0, text_write(DROP_CACHES, "3"));
 	ASSERT_EQ((long long)self->len, attr_read("quarantine_bytes"));
 	ASSERT_EQ(0, attr_write("phys_release", 1));
 }

@@ -5,7 +5,6 @@
  * the reserve and what is in use stay. Wants a machine of little memory that has a disk
  * of twice as much.
  */
-#include <sys/mount.h>
 #include <sys/resource.h>
 
 #include <linux/fs.h>
@@ -16,6 +15,7 @@
 		"page dumped because: unmovable page"
 
 #include "empty.h"
+#include "tracefs.h"
 
 /* The largest power of two frames in @bytes: blocks of it have that very size. */
 static __u64 whole(__u64 bytes, __u64 frame)
@@ -241,8 +241,6 @@ TEST_F_TIMEOUT(empty, shortage_gets_what_is_young, 120)
 	ASSERT_EQ(0, eaten.steps);
 }
 
-#define TRACEFS "/sys/kernel/tracing/"
-
 static pid_t kswapd_find(void)
 {
 	DIR *proc = opendir("/proc");
@@ -340,7 +338,7 @@ TEST_F_TIMEOUT(empty, reclaim_is_told, 120)
 	int status, times;
 	char pid[16];
 
-	if (mount("tracefs", TRACEFS, "tracefs", 0, NULL) && errno != EBUSY)
+	if (!tracefs_mount())
 		SKIP(return, "the kernel has no tracefs");
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
 		SKIP(return, "one CPU only");
@@ -407,8 +405,6 @@ TEST_F_TIMEOUT(empty, dirty_before_clean, 120)
  * from what is idle and above the reserve, and nothing else. What is left of a run is as
  * old as the run was, whoever takes or cleans a part of it.
  */
-#define DROP "/proc/sys/vm/drop_caches"
-
 TEST_F_TIMEOUT(empty, drop_caches, 120)
 {
 	const __u64 len = 64 * self->frame, kept = 24 * self->frame;
@@ -419,17 +415,17 @@ TEST_F_TIMEOUT(empty, drop_caches, 120)
 	/* Young, and being cleaned. */
 	ASSERT_EQ(0, hold_dirty(self->dev, len));
 	for (int i = 0; i < 20; i++) {
-		ASSERT_EQ(0, number_write(DROP, 2));
+		ASSERT_EQ(0, number_write(DROP_CACHES, 2));
 	}
 	ASSERT_EQ((long long)len, attr_read("held_bytes"));
 	ASSERT_TRUE(attr_becomes("held_clean_bytes", len, SOON_MS));
-	ASSERT_EQ(0, number_write(DROP, 2));
+	ASSERT_EQ(0, number_write(DROP_CACHES, 2));
 	ASSERT_EQ((long long)len, attr_read("held_bytes"));
 	/* The rest of a run. */
 	fd = block_alloc(self->dev, 8 * self->frame);
-	ASSERT_EQ(0, number_write(DROP, 2));
+	ASSERT_EQ(0, number_write(DROP_CACHES, 2));
 	close(fd);
-	ASSERT_EQ(0, number_write(DROP, 2));
+	ASSERT_EQ(0, number_write(DROP_CACHES, 2));
 	ASSERT_EQ((long long)len, attr_read("held_bytes"));
 	ASSERT_EQ(by_pressure, attr_read("pressure_freed_bytes"));
 
@@ -438,7 +434,7 @@ TEST_F_TIMEOUT(empty, drop_caches, 120)
 	sleep_ms(300);
 	ASSERT_EQ(0, number_write(PARAM("keep_ms"), 100));
 	for (int i = 0; i < 20; i++) {
-		ASSERT_EQ(0, number_write(DROP, 2));
+		ASSERT_EQ(0, number_write(DROP_CACHES, 2));
 	}
 	held = attr_read("held_bytes");
 	ASSERT_GT((long long)len, held);
@@ -468,7 +464,7 @@ TEST_F_TIMEOUT(empty, drop_caches_leaves_the_young, 120)
 	close(fd);
 	ASSERT_EQ((long long)len, attr_read("held_bytes"));
 	for (int i = 0; i < 500 && attr_read("held_clean_bytes"); i++) {
-		ASSERT_EQ(0, number_write(DROP, 2));
+		ASSERT_EQ(0, number_write(DROP_CACHES, 2));
 		ASSERT_LE((long long)young, attr_read("held_bytes"));
 	}
 	/* Else it is idle by now. */

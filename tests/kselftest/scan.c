@@ -8,16 +8,14 @@
  * request may fail where it else must not; everything else holds there, too.
  */
 #include <pthread.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 
 #include "binpool_test.h"
 #include "crowd.h"
+#include "tracefs.h"
 
 /* A frame's migration is waited for; under emulation, with others at work, that is long. */
 #define SLACK_MS 20000
-
-#define TRACEFS "/sys/kernel/tracing/"
 
 FIXTURE(scan)
 {
@@ -146,11 +144,11 @@ TEST_F_TIMEOUT(scan, traced_as_fresh, 300)
 	struct binpool_alloc a = alloc_request(256 * MIB, BINPOOL_ALLOC_CONTIG);
 	long long windows = attr_read("scan_windows"), managed;
 
-	if (mount("tracefs", TRACEFS, "tracefs", 0, NULL) && errno != EBUSY)
+	if (!tracefs_mount())
 		SKIP(return, "the kernel has no tracefs");
 	ASSERT_EQ(0, text_write(TRACEFS "events/binpool/fresh/enable", "1"));
 	ASSERT_EQ(0, text_write(TRACEFS "events/binpool/free/enable", "1"));
-	close(open(TRACEFS "trace", O_WRONLY | O_TRUNC | O_CLOEXEC));
+	ASSERT_EQ(0, trace_clear());
 	managed = attr_read("managed_bytes");
 	device_alloc(self->dev, &a);
 	managed = attr_read("managed_bytes") - managed;

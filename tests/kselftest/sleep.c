@@ -3,22 +3,19 @@
  * Before the machine sleeps: hibernation gets what is held, other sleep leaves it, and
  * neither is kept waiting. Nothing really sleeps here.
  */
-#include <sys/mount.h>
 
 #include "empty.h"
+#include "tracefs.h"
 
-#define POWER	"/sys/power/"
-#define TRACEFS "/sys/kernel/tracing/"
+#define POWER "/sys/power/"
 
 /* Begins or ends to note when memory is got from the system, and when tasks thaw. */
 static int notes(const char *on)
 {
-	int fd = open(TRACEFS "trace", O_WRONLY | O_CLOEXEC | (*on == '1' ? O_TRUNC : 0));
+	int ret = *on == '1' ? trace_clear() : 0;
 
-	if (fd < 0)
-		return -errno;
-	close(fd);
-	return text_write(TRACEFS "events/power/suspend_resume/enable", on)
+	return ret
+		       ?: text_write(TRACEFS "events/power/suspend_resume/enable", on)
 		       ?: text_write(TRACEFS "events/binpool/fresh/enable", on);
 }
 
@@ -58,7 +55,7 @@ TEST_F_TIMEOUT(empty, hibernation, 180)
 
 	if (access(POWER "pm_test", W_OK) || access(POWER "disk", R_OK))
 		SKIP(return, "the kernel cannot hibernate, or not for a test");
-	if (mount("tracefs", TRACEFS, "tracefs", 0, NULL) && errno != EBUSY)
+	if (!tracefs_mount())
 		SKIP(return, "the kernel has no tracefs");
 	fd = block_alloc(self->dev, used);
 	p = block_map(fd, used);

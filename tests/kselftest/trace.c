@@ -4,21 +4,13 @@
  * memory that comes and goes. Fields and names are held against kmod/ABI by abi_doc.c.
  */
 #include <stdarg.h>
-#include <sys/mount.h>
 #include <sys/uio.h>
 
 #include "binpool_test.h"
+#include "tracefs.h"
 
-#define TRACEFS	     "/sys/kernel/tracing/"
 #define EVENTS	     TRACEFS "events/binpool/"
 #define LIMBO_MAX_MS "/sys/module/binpool/parameters/limbo_max_ms"
-
-static int trace_clear(void)
-{
-	int fd = open(TRACEFS "trace", O_WRONLY | O_TRUNC | O_CLOEXEC);
-
-	return fd < 0 ? -errno : close(fd);
-}
 
 FIXTURE(trace)
 {
@@ -32,7 +24,7 @@ FIXTURE_SETUP(trace)
 {
 	struct binpool_info info;
 
-	if (mount("tracefs", TRACEFS, "tracefs", 0, NULL) && errno != EBUSY)
+	if (!tracefs_mount())
 		SKIP(return, "the kernel has no tracefs");
 	knobs_restore();
 	self->log = log_open();

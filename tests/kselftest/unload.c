@@ -15,6 +15,7 @@
 #include "binpool_test.h"
 #include "module.h"
 #include "share.h"
+#include "tracefs.h"
 
 FIXTURE(module)
 {
@@ -278,19 +279,6 @@ TEST_F_TIMEOUT(module, cycles, 120)
 	ASSERT_LE(available, meminfo_bytes("MemAvailable") + (__u64)cycles / 2 * self->frame);
 }
 
-#define TRACEFS "/sys/kernel/tracing/"
-
-static int text_append(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC), ret;
-
-	if (fd < 0)
-		return -errno;
-	ret = write(fd, text, strlen(text)) < 0 ? -errno : 0;
-	close(fd);
-	return ret;
-}
-
 /* Lines of the trace that have @text. */
 static int traced(const char *text)
 {
@@ -319,20 +307,20 @@ TEST_F(module, folders_go)
 {
 	const int nodes = folders(SYSFS "node*"), bins = folders(SYSFS "node*/bins/*");
 
-	if (mount("tracefs", TRACEFS, "tracefs", 0, NULL) && errno != EBUSY)
+	if (!tracefs_mount())
 		SKIP(return, "the kernel has no tracefs");
 	ASSERT_LT(0, nodes);
 	ASSERT_LT(nodes, bins);
 	if (text_write(TRACEFS "kprobe_events", "p:bpnode binpool:node_dir_release"))
 		SKIP(return, "the kernel has no kprobe events");
-	ASSERT_EQ(0, text_append(TRACEFS "kprobe_events", "p:bpbin binpool:bin_dir_release"));
+	ASSERT_EQ(0, text_write(TRACEFS "kprobe_events", "p:bpbin binpool:bin_dir_release"));
 	ASSERT_EQ(0, text_write(TRACEFS "events/kprobes/enable", "1"));
 	EXPECT_EQ(0, module_unload());
 	EXPECT_EQ(bins, traced(" bpbin:"));
 	EXPECT_EQ(nodes, traced(" bpnode:"));
 	text_write(TRACEFS "events/kprobes/enable", "0");
-	ASSERT_EQ(0, text_append(TRACEFS "kprobe_events", "-:bpnode"));
-	ASSERT_EQ(0, text_append(TRACEFS "kprobe_events", "-:bpbin"));
+	ASSERT_EQ(0, text_write(TRACEFS "kprobe_events", "-:bpnode"));
+	ASSERT_EQ(0, text_write(TRACEFS "kprobe_events", "-:bpbin"));
 }
 
 /* Parameters that make no sense are refused, and nothing stays. */
