@@ -142,6 +142,16 @@ static const struct stretch *best_own(const struct search *search)
 	return best;
 }
 
+/* The longest run among the own frames may be told. Returns it. */
+static const struct stretch *saw_own(struct search *search)
+{
+	const struct stretch *best = best_own(search);
+
+	if (best)
+		saw_run(search->req, aligned_nr(best, search->req->align));
+	return best;
+}
+
 static unsigned long own_within(const struct own *own, unsigned long key, unsigned long nr)
 {
 	unsigned long got = 0, i;
@@ -156,22 +166,31 @@ static unsigned long own_within(const struct own *own, unsigned long key, unsign
 	return got;
 }
 
+/* Frames that could be taken from limit and floor if all held memory went that may. */
+static unsigned long room_possible(void)
+{
+	unsigned long room = room_left();
+	int nid;
+
+	for_each_node(nid)
+		room += READ_ONCE(node_of(nid)->spare);
+	return room;
+}
+
 /*
  * Makes it possible to take @nr more frames from limit and floor, by giving back held
  * memory, of any node, but none if all of it were not enough.
  */
 static bool make_room(unsigned long nr)
 {
-	unsigned long left = room_left(), spare = 0;
+	unsigned long left = room_left();
 	int nid;
 
 	if (nr <= left)
 		return true;
-	nr -= left;
-	for_each_node(nid)
-		spare += READ_ONCE(node_of(nid)->spare);
-	if (spare < nr)
+	if (nr > room_possible())
 		return false;
+	nr -= left;
 	for_each_node(nid)
 		nr -= held_to_system(node_of(nid), GIVE_SPARE, 0, nr);
 	return !nr;
@@ -192,9 +211,11 @@ static int take_window(struct search *search, struct scan *scan, unsigned long k
 
 	held_take_within(search->node, key, key + nr, &held);
 	missing = nr - frames_of(&held) - cut(&search->mine, key, nr, &mine);
-	/* Before anybody's held memory has to go, what is of no use here does. */
-	if (missing > room_left())
+	/* Before anybody's held memory has to go, what is of no use here does: if that helps. */
+	if (missing > room_left() && missing <= room_possible() + frames_of(&search->mine)) {
+		saw_own(search);
 		frames_to_system(&search->mine);
+	}
 	if (missing != nr - own_within(&search->own, key, nr)) {
 		err = -EAGAIN;
 	} else if (missing && !make_room(missing)) {
@@ -317,9 +338,8 @@ static void end_search(struct search *search, bool found)
 	LIST_HEAD(keep);
 
 	if (!found && !look_at_own(search)) {
-		best = best_own(search);
+		best = saw_own(search);
 		if (best) {
-			saw_run(search->req, aligned_nr(best, search->req->align));
 			cut(&search->mine, best->key, best->nr, &keep);
 			held_return(&keep);
 		}

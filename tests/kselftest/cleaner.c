@@ -351,7 +351,8 @@ TEST_F_TIMEOUT(empty, poisoned_frame_amid_a_request, 60)
 
 	RELOAD("clean_threads=0");
 	retired = attr_read("retired_bytes");
-	fd = block_alloc_flags(self->dev, len, BINPOOL_ALLOC_CONTIG);
+	fd = block_alloc(self->dev, len);
+	ASSERT_LE(0, fd);
 	p = block_map(fd, len);
 	ASSERT_NE(MAP_FAILED, (void *)p);
 	memset(p, 0x5a, len);

@@ -141,6 +141,41 @@ TEST_F_TIMEOUT(pool, runs_are_told, 120)
 }
 
 /*
+ * There is a place for a run, but the system may not give as much: what was had on the
+ * way is told as the longest, and is there.
+ */
+TEST_F_TIMEOUT(pool, too_long_for_the_floor, 240)
+{
+	const __u64 room = 16 * self->frame;
+	struct binpool_alloc a = alloc_request(8 * room, BINPOOL_ALLOC_CONTIG);
+	int holes[128];
+	__u64 floor;
+
+	/* What comes first is in pieces, and not where the place is. */
+	for (size_t i = 0; i < ARRAY_SIZE(holes); i++)
+		holes[i] = block_alloc(self->dev, self->frame);
+	for (size_t i = 0; i < ARRAY_SIZE(holes); i += 2)
+		close(holes[i]);
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	floor = meminfo_bytes("MemAvailable") - room;
+	ASSERT_LT(room, floor);
+	ASSERT_EQ(0, number_write(PARAM("floor_bytes"), floor));
+	ASSERT_EQ(-ENOMEM, device_alloc(self->dev, &a));
+	ASSERT_LT(0, a.run_max_bytes);
+	ASSERT_GT(8 * room, a.run_max_bytes);
+	/* That much is held now. */
+	ASSERT_LE(a.run_max_bytes, attr_read("held_bytes"));
+	a = alloc_request(a.run_max_bytes, BINPOOL_ALLOC_CONTIG);
+	ASSERT_EQ(0, device_alloc(self->dev, &a));
+	ASSERT_EQ(1, a.runs);
+	close(a.fd);
+	for (size_t i = 1; i < ARRAY_SIZE(holes); i += 2)
+		close(holes[i]);
+	ASSERT_EQ(0, attr_write("free_held", 1));
+	ASSERT_EQ(0, number_write(PARAM("floor_bytes"), 0));
+}
+
+/*
  * A run longer than there is any: ENOMEM within a bounded time, no memory kept,
  * and the length of the longest is told. Memory moves, so only half of it is
  * expected to be had afterwards.

@@ -219,16 +219,26 @@ static pid_t watch_nice(pid_t thread, int nice, unsigned int ms)
 	_exit(1);
 }
 
-/* From now on, for so long, CPU 1 has no time for an idle thread. */
-static pid_t starve(unsigned int ms)
+/* For so long from when *@go is closed, CPU 1 has no time for an idle thread. */
+static pid_t starve(int *go, unsigned int ms)
 {
-	pid_t pid = fork();
-	__u64 end = now_ms() + ms;
+	int pipes[2];
+	pid_t pid;
+	__u64 end;
+	char c;
 
-	if (pid)
+	if (pipe(pipes))
+		return -1;
+	pid = fork();
+	if (pid) {
+		close(pipes[0]);
+		*go = pipes[1];
 		return pid;
-	if (run_on(0, 1) || setpriority(PRIO_PROCESS, 0, -20))
+	}
+	close(pipes[1]);
+	if (run_on(0, 1) || setpriority(PRIO_PROCESS, 0, -20) || read(pipes[0], &c, 1))
 		_exit(1);
+	end = now_ms() + ms;
 	while (now_ms() < end)
 		;
 	_exit(0);
@@ -255,11 +265,15 @@ TEST_F_TIMEOUT(empty, thread_that_stands_still, 120)
 	for (int r = 0; r < 10 && waited < 2 && !left; r++) {
 		pid_t pid, watcher;
 		__u64 start;
+		int go = -1;
 
+		pid = starve(&go, 2000);
+		sleep_ms(100);
+		/* The thread has just begun with it. */
 		if (hold_dirty(self->dev, len))
 			break;
-		pid = starve(2000);
-		sleep_ms(100);
+		sleep_ms(5);
+		close(go);
 		watcher = watch_nice(thread, 0, 1000);
 		start = now_ms();
 		attr_write("free_held", 1);
