@@ -414,6 +414,8 @@ struct binpool_stats {
 	uint64_t pressure_trims; /* times that all was given back since memory was short */
 	uint64_t fallbacks;	 /* times that the provider had only small pages for an extent */
 	uint64_t registrations_refused; /* by optional registrars */
+	uint64_t registered_bytes;	/* of reserved_bytes: extents that all registrars have */
+	uint64_t registrations_lost;	/* that were gone when somebody looked: see check */
 };
 
 /* Fills @out (its size is set by the caller). */
@@ -544,6 +546,13 @@ struct binpool_registrar_ops {
 	void (*release)(void *ctx);
 	uint32_t flags;	   /* BINPOOL_REGISTRAR_* */
 	uint32_t reserved; /* 0 */
+	/*
+	 * Whether the extent is attached still: 0, or a negative errno if what attach did has
+	 * come to nothing, as when a device was reset. It is detached then, counted in
+	 * registrations_lost, and attached again by whoever looked, binpool_query excepted:
+	 * binpool_wait_registered, and the pool when it gets its next extent. May be NULL.
+	 */
+	int (*check)(void *ctx, const struct binpool_extent *extent, void *cookie);
 };
 
 /* An extent that it refuses is used all the same, and counted in registrations_refused. */
@@ -555,6 +564,13 @@ int binpool_add_registrar(struct binpool *pool, const struct binpool_registrar_o
 
 /* Detaches all extents and forgets it. Errors: -ENOENT. */
 int binpool_remove_registrar(struct binpool *pool, uint64_t id);
+
+/*
+ * Has all registrars know of the extent that @ptr is in, or with NULL of all extents: 0. What an
+ * optional registrar refused, or what was lost, is tried again. Errors: attach's; -ENOENT
+ * no extent of this pool is there.
+ */
+int binpool_wait_registered(struct binpool *pool, const void *ptr, uint32_t ms);
 
 #ifdef __cplusplus
 }

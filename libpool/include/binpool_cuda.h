@@ -24,6 +24,39 @@ struct CUstream_st;
 struct CUevent_st;
 
 /*
+ * Has each extent of @pool registered with CUDA as a whole (cuMemHostRegister, PORTABLE, so that
+ * all contexts know it as pinned, and mapped where the device can). Buffers are then host
+ * pointers of cuMemcpyHtoDAsync and the like. Registrations belong to the context that is
+ * current to the calling thread now; which one is current to whoever allocates does not matter.
+ * Is that context destroyed, they are gone with it: freeing and detaching are nothing then,
+ * and binpool_wait_registered, binpool_cuda_device_ptr and the pool's next extent have all
+ * registered again, in the context that is current to their thread by then.
+ *
+ * Memory that somebody else has registered is taken as it is, and never unregistered; so is
+ * nothing once the process ends. Unregistering waits for all work on the device: it is done
+ * where extents go, never where buffers are allocated or freed. An extent that the driver
+ * does not take in one piece, as above 2 GiB some kernels do not, is registered a GiB at a
+ * time, or not at all; binpool_cuda_device_ptr says where a piece ends.
+ *
+ * @flags: 0 or BINPOOL_REGISTRAR_OPTIONAL. *id is for binpool_remove_registrar.
+ * Errors: -ENODEV no driver (libcuda.so.1), no device, no current context; -EBUSY the pool is
+ * attached already, or an extent is registered by somebody else in part; -EINVAL; -ENOMEM;
+ * -EPERM or -EOPNOTSUPP as the driver says; -EIO any other CUDA error, named in
+ * binpool_last_error(). Allocations that need a new extent fail with the same.
+ */
+int binpool_cuda_attach(struct binpool *pool, uint32_t flags, uint64_t *id);
+
+/*
+ * *device: what device code has to use for @ptr, any address in memory of an attached pool, in
+ * the current context, or else in the one that registered it. *bytes, if not NULL: how far, from
+ * @ptr on, the same registration reaches; no copy may cross its end.
+ * Errors: as binpool_cuda_attach's; -ENOENT the pool is not attached, or @ptr not in it; or
+ * -EAGAIN its extent is still to be registered in the background.
+ */
+int binpool_cuda_device_ptr(struct binpool *pool, const void *ptr, unsigned long long *device,
+			    uint64_t *bytes);
+
+/*
  * As binpool_free_after, for a buffer that work already in @stream may use: the
  * library records an event of its own, which it uses again later. @stream may be NULL, the
  * legacy default stream, or the per-thread one by its handle ((CUstream)2). If its

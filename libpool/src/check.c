@@ -14,7 +14,7 @@
 struct sums {
 	uint64_t active, held, cached, free_runs, indexed, extents, empty, hashed;
 	uint64_t asked, active_capacity, held_bytes, reserved, noted;
-	uint64_t pending;
+	uint64_t pending, registered;
 };
 
 static const char *check_buffer(const struct binpool *pool, const struct run *run, struct sums *sum)
@@ -231,6 +231,7 @@ const char *pool_check(struct binpool *pool)
 		sum.extents++;
 		sum.reserved += e->bytes;
 		sum.empty += !e->buffers;
+		sum.registered += e->registered ? e->bytes : 0;
 		broken = check_extent(pool, e, &sum);
 	}
 	for (const struct extent *e = pool->stuck; e; e = e->next) {
@@ -262,6 +263,7 @@ const char *pool_check(struct binpool *pool)
 		return broken;
 	CHECK(sum.held_bytes == st->held_bytes);
 	CHECK(sum.reserved == st->reserved_bytes);
+	CHECK(sum.registered == st->registered_bytes);
 	CHECK(sum.extents == st->extents);
 	CHECK(pool->lookup_count == sum.hashed);
 	CHECK(pool->notes_count == sum.noted);

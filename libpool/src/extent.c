@@ -234,6 +234,7 @@ void extent_link(struct binpool *pool, struct extent *e)
 {
 	assert_locked(pool);
 	count_reserved(pool, e->bytes);
+	pool->stats.registered_bytes += e->registered ? e->bytes : 0;
 	pool->stats.extents++;
 	LIST_APPEND(pool->extents, pool->extents_last, e);
 	arena_add(e->arena, e);
@@ -291,6 +292,7 @@ static struct extent *unlink_empty(struct binpool *pool, uint64_t before)
 	e->first = e->last = NULL;
 	LIST_UNLINK(pool->extents, pool->extents_last, e);
 	pool->stats.extents--;
+	pool->stats.registered_bytes -= e->registered ? e->bytes : 0;
 	pool->stats.reserved_bytes -= e->bytes;
 	pool->pending += e->bytes;
 	return e;

@@ -221,6 +221,8 @@ struct extent {
 	bool is_void;	     /* addresses only, for buffers of size 0 */
 	bool measuring;	     /* extents_measure's */
 	bool small;	     /* the provider had to take small pages */
+	bool registered;     /* all registrars have it, and there is one; changes in turn, locked */
+	bool lost;	     /* one had it; in turn */
 	uint64_t since;	     /* its end, or all of it, is free; see pool->stamp */
 	int fd;		     /* file behind all of it, -1: none or several */
 	int32_t node;	     /* -1: unknown or several */
@@ -516,6 +518,8 @@ void extents_forget(struct binpool *pool);
 /* registrar.c; in turn. */
 int registrars_attach(struct binpool *pool, struct extent *e);
 void registrars_detach(struct binpool *pool, struct extent *e);
+int registrars_complete(struct binpool *pool, struct extent *e);
+void registrars_check(struct binpool *pool, const char *ptr);
 void registrars_fini(struct binpool *pool);
 
 /* alloc.c; no lock is held. */

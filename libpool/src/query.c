@@ -179,6 +179,8 @@ EXPORT int binpool_query(const void *ptr, struct binpool_ptr_info *out)
 	if (taken)
 		turn_take(s.found);
 	info.pool = s.found;
+	if (taken)
+		registrars_check(s.found, ptr);
 	err = mapped_page(ptr, &info.page_bytes);
 	page = (const char *)((uintptr_t)ptr & ~(uintptr_t)(page_size() - 1));
 	if (info.page_bytes)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * Registrars: who must know about extents. Owns pool->registrars and the
- * extents' attachments; all of it in turn.
+ * extents' attachments; all of it in turn. Whether an extent is registered is for statistics,
+ * and so changes locked as well.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,46 @@ static struct binpool_extent describe(const struct extent *e)
 	};
 }
 
+/* Where the registrar's attachment of the extent is, or NULL. */
+static struct attachment **attachment_at(struct extent *e, const struct registrar *r)
+{
+	struct attachment **at = &e->attachments;
+
+	while (*at && (*at)->registrar != r)
+		at = &(*at)->next;
+	return at;
+}
+
+/* Whether all have it. */
+static bool is_registered(const struct binpool *pool, struct extent *e)
+{
+	const struct registrar *r = pool->registrars;
+
+	while (r && *attachment_at(e, r))
+		r = r->next;
+	return pool->registrars && !r;
+}
+
+/* Keeps count of the extents that all have; this one is linked. */
+static void count_registered(struct binpool *pool, struct extent *e)
+{
+	bool registered = is_registered(pool, e);
+
+	pool_lock(pool);
+	if (registered && !e->registered)
+		pool->stats.registered_bytes += e->bytes;
+	if (!registered && e->registered)
+		pool->stats.registered_bytes -= e->bytes;
+	e->registered = registered;
+	pool_unlock(pool);
+}
+
+static bool is_optional(const struct registrar *r)
+{
+	return r->ops.flags & BINPOOL_REGISTRAR_OPTIONAL;
+}
+
+/* An error, explained, even of an optional registrar. */
 static int attach(struct binpool *pool, struct registrar *r, struct extent *e)
 {
 	struct binpool_extent extent = describe(e);
@@ -43,17 +84,12 @@ static int attach(struct binpool *pool, struct registrar *r, struct extent *e)
 	pool->stats.registration_ns += ns;
 	if (!err)
 		pool->stats.registrations++;
-	pool_unlock(pool);
-	if (err && r->ops.flags & BINPOOL_REGISTRAR_OPTIONAL) {
-		free(a);
-		pool_lock(pool);
+	else if (is_optional(r))
 		pool->stats.registrations_refused++;
-		pool_unlock(pool);
+	pool_unlock(pool);
+	if (err) {
 		pool_trace(pool, "registrar %s refused %p: %s", r->name, (void *)e->base,
 			   *binpool_last_error() ? binpool_last_error() : strerror(-err));
-		return 0;
-	}
-	if (err) {
 		free(a);
 		err = callback_errno(err);
 		return explain(err, "pool %s: registrar %s refused an extent of %s: %s", pool->name,
@@ -87,25 +123,112 @@ static void detach(struct binpool *pool, struct extent *e, struct attachment **a
 	pool_unlock(pool);
 }
 
+/* Detaches the attachment at *at if it has come to nothing. */
+static bool drop_lost(struct binpool *pool, struct extent *e, struct attachment **at)
+{
+	const struct attachment *a = *at;
+	struct binpool_extent extent = describe(e);
+	struct callback c;
+	int err;
+
+	if (!a || !a->registrar->ops.check)
+		return false;
+	callback_enter(&c, pool);
+	err = a->registrar->ops.check(a->registrar->ops.ctx, &extent, a->cookie);
+	callback_leave(&c);
+	if (!err)
+		return false;
+	pool_trace(pool, "registrar %s has lost %p", a->registrar->name, (void *)e->base);
+	detach(pool, e, at);
+	e->lost = true;
+	pool_lock(pool);
+	pool->stats.registrations_lost++;
+	pool_unlock(pool);
+	return true;
+}
+
+/*
+ * Attaches whatever registrar has not got the extent, or not any more. The first error,
+ * explained; those after it are tried all the same. The extent is linked. In turn.
+ */
+int registrars_complete(struct binpool *pool, struct extent *e)
+{
+	char cause[1024];
+	int err = 0;
+
+	assert_turn(pool);
+	for (struct registrar *r = pool->registrars; r; r = r->next) {
+		int ret = 0;
+
+		drop_lost(pool, e, attachment_at(e, r));
+		if (!*attachment_at(e, r))
+			ret = attach(pool, r, e);
+		if (ret && !err) {
+			err = ret;
+			snprintf(cause, sizeof(cause), "%s", binpool_last_error());
+		}
+	}
+	if (err)
+		explain(err, "%s", cause);
+	else
+		e->lost = false;
+	count_registered(pool, e);
+	return err;
+}
+
+/* What is lost is detached of the extent that @ptr is in, so that nobody relies on it. In turn. */
+void registrars_check(struct binpool *pool, const char *ptr)
+{
+	struct extent *e = pool->extents;
+
+	assert_turn(pool);
+	while (e && (ptr < e->base || (uint64_t)(ptr - e->base) >= e->bytes))
+		e = e->next;
+	for (struct attachment **at = e ? &e->attachments : NULL; at && *at;)
+		if (!drop_lost(pool, e, at))
+			at = &(*at)->next;
+	if (e)
+		count_registered(pool, e);
+}
+
+/*
+ * What was lost is lost of all extents at once, as a device is reset: if the oldest was, all are
+ * looked at, and what can be is attached again.
+ */
+static void recover(struct binpool *pool)
+{
+	struct extent *oldest = pool->extents;
+
+	for (struct registrar *r = pool->registrars; r && oldest; r = r->next)
+		drop_lost(pool, oldest, attachment_at(oldest, r));
+	if (!oldest || !oldest->lost)
+		return;
+	for (struct extent *e = oldest; e; e = e->next)
+		registrars_complete(pool, e);
+}
+
 /* Attaches all registrars. On an error those before it stay: see extent_unget(). */
 int registrars_attach(struct binpool *pool, struct extent *e)
 {
 	assert_turn(pool);
+	recover(pool);
 	for (struct registrar *r = pool->registrars; r; r = r->next) {
 		int err = attach(pool, r, e);
 
-		if (err)
+		if (err && !is_optional(r))
 			return err;
 	}
+	e->registered = is_registered(pool, e);
 	return 0;
 }
 
-/* Detaches all, the last attached first. */
+/* Detaches all, the last attached first; the extent is not linked. */
 void registrars_detach(struct binpool *pool, struct extent *e)
 {
 	assert_turn(pool);
 	while (e->attachments)
 		detach(pool, e, &e->attachments);
+	e->registered = false;
 }
 
 static void registrar_delete(struct registrar *r)
@@ -129,13 +252,18 @@ static void detach_everywhere(struct binpool *pool, struct registrar *r)
 {
 	assert_turn(pool);
 	for (struct extent *e = pool->extents; e; e = e->next) {
-		struct attachment **at = &e->attachments;
+		struct attachment **at = attachment_at(e, r);
 
-		while (*at && (*at)->registrar != r)
-			at = &(*at)->next;
 		if (*at)
 			detach(pool, e, at);
 	}
+}
+
+/* After a registrar came or went. */
+static void count_all(struct binpool *pool)
+{
+	for (struct extent *e = pool->extents; e; e = e->next)
+		count_registered(pool, e);
 }
 
 EXPORT int binpool_add_registrar(struct binpool *pool, const struct binpool_registrar_ops *ops,
@@ -168,8 +296,11 @@ EXPORT int binpool_add_registrar(struct binpool *pool, const struct binpool_regi
 	}
 
 	turn_take(pool);
-	for (struct extent *e = pool->extents; e && !err; e = e->next)
+	for (struct extent *e = pool->extents; e && !err; e = e->next) {
 		err = attach(pool, r, e);
+		if (is_optional(r))
+			err = 0;
+	}
 	if (err) {
 		char cause[1024];
 
@@ -180,6 +311,7 @@ EXPORT int binpool_add_registrar(struct binpool *pool, const struct binpool_regi
 	} else {
 		r->id = *id = ++pool->registrar_ids;
 		LIST_APPEND(pool->registrars, pool->registrars_last, r);
+		count_all(pool);
 	}
 	turn_give(pool);
 	extents_settle(pool);
@@ -200,6 +332,7 @@ EXPORT int binpool_remove_registrar(struct binpool *pool, uint64_t id)
 		detach_everywhere(pool, r);
 		LIST_UNLINK(pool->registrars, pool->registrars_last, r);
 		registrar_release(pool, r);
+		count_all(pool);
 	} else {
 		err = explain(-ENOENT, "pool %s has no registrar %llu", pool->name,
 			      (unsigned long long)id);
@@ -207,6 +340,27 @@ EXPORT int binpool_remove_registrar(struct binpool *pool, uint64_t id)
 	turn_give(pool);
 	extents_settle(pool);
 	return err;
+}
+
+EXPORT int binpool_wait_registered(struct binpool *pool, const void *ptr, uint32_t ms)
+{
+	const char *at = ptr;
+	bool found = !ptr;
+	int err = pool_enter_host(pool), ret = 0;
+
+	if (err)
+		return err;
+	(void)ms;
+	turn_take(pool);
+	for (struct extent *e = pool->extents; e && !ret; e = e->next) {
+		if (ptr && (at < e->base || (uint64_t)(at - e->base) >= e->bytes))
+			continue;
+		found = true;
+		ret = registrars_complete(pool, e);
+	}
+	turn_give(pool);
+	extents_settle(pool);
+	return found ? ret : explain(-ENOENT, "pool %s: %p is in no extent of it", pool->name, ptr);
 }
 
 /* The end of the pool, whose extents are gone. In a forked child nobody is told. */

@@ -113,6 +113,8 @@ static void write_keys(FILE *f, const struct binpool *pool, const struct snapsho
 		{"holding", st->holding},
 		{"fallbacks", st->fallbacks},
 		{"registrations_refused", st->registrations_refused},
+		{"registrations_lost", st->registrations_lost},
+		{"registered_bytes", st->registered_bytes},
 		{"page_bytes", st->page_bytes},
 		{"runs", st->runs},
 		{"pending_blocks", st->pending_blocks},
@@ -239,8 +241,12 @@ static void write_table(FILE *f, const struct binpool *pool, const struct snapsh
 	fprintf(f, "  provider       %" PRIu64 " calls for memory, %s; %" PRIu64 " back, %s\n",
 		st->extent_allocs, human_ns(st->extent_alloc_ns, a), st->extent_frees,
 		human_ns(st->extent_free_ns, b));
-	fprintf(f, "  registrations  %" PRIu64 " now, %" PRIu64 " made, %s\n", st->registrations,
-		st->registration_allocs, human_ns(st->registration_ns, c));
+	fprintf(f, "  registrations  %" PRIu64 " now, %" PRIu64 " made, %s; of %s\n",
+		st->registrations, st->registration_allocs, human_ns(st->registration_ns, c),
+		human(st->registered_bytes, a));
+	if (st->registrations_lost)
+		fprintf(f, "  lost           %" PRIu64 " registrations were gone when looked at\n",
+			st->registrations_lost);
 	write_bins(f, s);
 }
 

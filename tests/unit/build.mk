@@ -24,6 +24,9 @@ UNIT_LINK_test_cuda := $(LIB)/libbinpool-cuda.a
 UNIT_FAKE := $(UNIT_BIN)/fake/libcuda.so.1
 UNIT_LINK_test_cuda_fake := $(LIB)/libbinpool-cuda.a
 UNIT_LIBS_test_cuda_fake := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/fake'
+UNIT_LINK_test_cuda_pin := $(LIB)/libbinpool-cuda.a
+UNIT_LINK_test_cuda_pin_fake := $(LIB)/libbinpool-cuda.a
+UNIT_LIBS_test_cuda_pin_fake := $(UNIT_LIBS_test_cuda_fake)
 UNIT_LINK_test_opencl := $(LIB)/libbinpool-opencl.a
 UNIT_LIBS_test_opencl := -lOpenCL
 UNIT_LINK_test_opencl_queue := $(LIB)/libbinpool-opencl.a
@@ -51,7 +54,7 @@ $(UNIT_FAKE): $(UNIT_OBJ)/fake_cuda.o
 	$(CC) $(CFLAGS) $(LDFLAGS) -shared -o $@ $<
 
 $(UNIT_OBJ)/fake_cuda.o: UNIT_CFLAGS += -fPIC
-$(UNIT_BIN)/test_cuda_fake: | $(UNIT_FAKE)
+$(UNIT_BIN)/test_cuda_fake $(UNIT_BIN)/test_cuda_pin_fake: | $(UNIT_FAKE)
 
 .SECONDEXPANSION:
 $(UNIT_TESTS:%=$(UNIT_BIN)/%): $(UNIT_BIN)/%: $(UNIT_OBJ)/%.o $(UNIT_OBJ)/unit.o $(UNIT_OBJ)/faulty.o \

@@ -86,6 +86,126 @@ EXPORT int cuMemFree_v2(unsigned long long ptr)
 	return 0;
 }
 
+/* ---- Registered host memory --------------------------------------------------- */
+
+#define ALREADY 712 /* CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED */
+#define NOT_YET 713 /* CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED */
+#define INVALID 1
+/* What a device pointer is away from the host's. */
+#define MAPPED_AT 0x100000000000ULL
+
+static struct {
+	char *ptr;
+	size_t bytes; /* 0: unused */
+	const struct CUctx_st *ctx;
+	unsigned long long id;
+} ranges[1024];
+
+#define RANGES (sizeof(ranges) / sizeof(ranges[0]))
+
+/* The first that is in use and shares a byte; RANGES: none. */
+static size_t range_find(const char *ptr, size_t bytes)
+{
+	size_t i;
+
+	for (i = 0; i < RANGES; i++) {
+		if (ranges[i].bytes && ranges[i].id != ranges[i].ctx->id)
+			ranges[i].bytes = 0;
+		if (ranges[i].bytes && ptr < ranges[i].ptr + ranges[i].bytes &&
+		    ranges[i].ptr < ptr + bytes)
+			break;
+	}
+	return i;
+}
+
+EXPORT unsigned long fake_cuda_registrations(void)
+{
+	unsigned long n = 0;
+
+	range_find(NULL, 0);
+	for (size_t i = 0; i < RANGES; i++)
+		n += ranges[i].bytes != 0;
+	return n;
+}
+
+EXPORT int cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned int flags)
+{
+	size_t i;
+
+	check(fake.current && fake.current->id);
+	fake.register_flags = flags;
+	if (++fake.register_calls == fake.register_fail_at)
+		return fake.register_error;
+	if (fake.largest && bytes > fake.largest)
+		return INVALID;
+	if (range_find(ptr, bytes) < RANGES)
+		return ALREADY;
+	for (i = 0; i < RANGES && ranges[i].bytes; i++)
+		;
+	if (i == RANGES)
+		return 2;
+	ranges[i].ptr = ptr;
+	ranges[i].bytes = bytes;
+	ranges[i].ctx = fake.current;
+	ranges[i].id = fake.current->id;
+	fake.registered++;
+	return 0;
+}
+
+EXPORT int cuMemHostUnregister(void *ptr)
+{
+	size_t i = range_find(ptr, 1);
+
+	check(fake.current && fake.current->id);
+	if (i == RANGES || ranges[i].ptr != ptr)
+		return NOT_YET;
+	/* It is there still. */
+	(void)*(volatile char *)(ranges[i].ptr + ranges[i].bytes - 1);
+	ranges[i].bytes = 0;
+	fake.unregistered++;
+	return 0;
+}
+
+EXPORT int cuMemHostGetDevicePointer_v2(unsigned long long *device, void *ptr, unsigned int flags)
+{
+	check(fake.current && fake.current->id && !flags);
+	if (range_find(ptr, 1) == RANGES)
+		return INVALID;
+	*device = (uintptr_t)ptr + MAPPED_AT;
+	return 0;
+}
+
+EXPORT int cuPointerGetAttribute(void *value, int which, unsigned long long ptr)
+{
+	size_t i = range_find((char *)(uintptr_t)ptr, 1);
+
+	check(fake.current && fake.current->id);
+	if (i == RANGES || (which != 2 && fake.unranged))
+		return INVALID;
+	if (which == 2)
+		*(unsigned int *)value = 1;
+	else if (which == 11)
+		*(unsigned long long *)value = (uintptr_t)ranges[i].ptr;
+	else
+		*(size_t *)value = ranges[i].bytes;
+	return 0;
+}
+
+EXPORT int cuCtxGetDevice(int *device)
+{
+	check(fake.current && fake.current->id);
+	*device = 0;
+	return 0;
+}
+
+EXPORT int cuDeviceGetAttribute(int *value, int which, int device)
+{
+	*value = which == 19 && device == 0;
+	return 0;
+}
+
+/* ---- Events and streams --------------------------------------------------------- */
+
 EXPORT int cuEventCreate(struct CUevent_st **event, unsigned int flags)
 {
 	check(fake.current && fake.current->id && flags == 2);

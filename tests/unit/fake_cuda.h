@@ -32,11 +32,20 @@ struct fake_cuda {
 	int record_error; /* what EventRecord answers */
 	int query_error;  /* what EventQuery answers */
 	int alloc_error;  /* what MemAlloc answers */
-	long allocated;	  /* device memory, in pieces */
+	/* Registering: this call fails, from 1 on, and how; above so many bytes it does, too. */
+	unsigned long register_calls, register_fail_at;
+	int register_error;
+	unsigned long long largest;		/* 0: no bound */
+	bool unranged;				/* ranges of pointers are not told */
+	unsigned long registered, unregistered; /* so far, that did not fail */
+	unsigned int register_flags;		/* of the last */
+	long allocated;				/* device memory, in pieces */
 	unsigned long created, recorded, queried;
 	unsigned long wrong; /* calls in another mode, on what is gone, or in a wrong context */
 };
 
 struct fake_cuda *fake_cuda(void);
+/* Registrations that there are; those of destroyed contexts are gone. */
+unsigned long fake_cuda_registrations(void);
 
 #endif /* FAKE_CUDA_H */

@@ -27,11 +27,22 @@ typedef unsigned long long CUdeviceptr;
 #define CUDA_ERROR_INVALID_CONTEXT	201
 #define CUDA_ERROR_INVALID_HANDLE	400
 #define CUDA_ERROR_NOT_READY		600
+#define CUDA_ERROR_REGISTERED		712 /* HOST_MEMORY_ALREADY_REGISTERED */
 #define CUDA_ERROR_CONTEXT_IS_DESTROYED 709
+#define CUDA_ERROR_NOT_PERMITTED	800
+#define CUDA_ERROR_NOT_SUPPORTED	801
 #define CUDA_ERROR_CAPTURE_FIRST	900 /* STREAM_CAPTURE_UNSUPPORTED, and */
 #define CUDA_ERROR_CAPTURE_LAST		908 /* STREAM_CAPTURE_WRONG_THREAD */
 #define CU_EVENT_DISABLE_TIMING		2
 #define CU_STREAM_CAPTURE_MODE_RELAXED	2
+#define CU_MEMHOSTREGISTER_PORTABLE	1
+#define CU_MEMHOSTREGISTER_DEVICEMAP	2
+#define CU_MEMORYTYPE_HOST		1
+/* Of a device, and of a pointer. */
+#define CU_DEVICE_CAN_MAP_HOST_MEMORY 19
+#define CU_POINTER_MEMORY_TYPE	      2
+#define CU_POINTER_RANGE_START	      11
+#define CU_POINTER_RANGE_BYTES	      12
 
 /* name, symbol, arguments; those that an older driver may lack are marked. */
 /* clang-format off */
@@ -51,7 +62,16 @@ typedef unsigned long long CUdeviceptr;
 	call(ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (int *mode), \
 	     true) \
 	call(MemAlloc, "cuMemAlloc_v2", (CUdeviceptr *ptr, size_t bytes), true) \
-	call(MemFree, "cuMemFree_v2", (CUdeviceptr ptr), true)
+	call(MemFree, "cuMemFree_v2", (CUdeviceptr ptr), true) \
+	call(CtxGetDevice, "cuCtxGetDevice", (int *device), true) \
+	call(DeviceGetAttribute, "cuDeviceGetAttribute", (int *value, int which, int device), true) \
+	call(PointerGetAttribute, "cuPointerGetAttribute", \
+	     (void *value, int which, CUdeviceptr ptr), true) \
+	call(MemHostRegister, "cuMemHostRegister_v2", \
+	     (void *ptr, size_t bytes, unsigned int flags), true) \
+	call(MemHostUnregister, "cuMemHostUnregister", (void *ptr), true) \
+	call(MemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2", \
+	     (CUdeviceptr *device, void *ptr, unsigned int flags), true)
 /* clang-format on */
 
 struct cuda {

@@ -124,6 +124,12 @@ int cuda_explain(const struct cuda *cuda, const char *call, CUresult err)
 	case CUDA_ERROR_INVALID_CONTEXT:
 	case CUDA_ERROR_CONTEXT_IS_DESTROYED:
 		return -ENODEV;
+	case CUDA_ERROR_REGISTERED:
+		return -EBUSY;
+	case CUDA_ERROR_NOT_PERMITTED:
+		return -EPERM;
+	case CUDA_ERROR_NOT_SUPPORTED:
+		return -EOPNOTSUPP;
 	default:
 		return -EIO;
 	}

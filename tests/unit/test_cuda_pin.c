@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Pools registered with CUDA, on a real driver and device. Where there is none: the
+ * sentence that says so. Needs nothing of CUDA to be built.
+ */
+#include "unit.h"
+
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <binpool_cuda.h>
+
+/* As the driver's documentation has them. */
+typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream;
+typedef struct CUgraph_st *CUgraph;
+typedef unsigned long long CUdeviceptr;
+
+#define CU_STREAM_NON_BLOCKING	      1
+#define CU_STREAM_CAPTURE_MODE_GLOBAL 0
+#define CU_MEMHOSTREGISTER_PORTABLE   1
+#define CU_MEMORYTYPE_HOST	      1
+#define CU_POINTER_MEMORY_TYPE	      2
+#define CU_POINTER_RANGE_BYTES	      12
+
+static struct {
+	int (*Init)(unsigned int flags);
+	int (*DeviceGet)(int *device, int ordinal);
+	int (*DevicePrimaryCtxRetain)(CUcontext *ctx, int device);
+	int (*DevicePrimaryCtxReset_v2)(int device);
+	int (*DevicePrimaryCtxRelease_v2)(int device);
+	int (*CtxCreate_v2)(CUcontext *ctx, unsigned int flags, int device);
+	int (*CtxDestroy_v2)(CUcontext ctx);
+	int (*CtxSetCurrent)(CUcontext ctx);
+	int (*StreamCreate)(CUstream *stream, unsigned int flags);
+	int (*StreamDestroy_v2)(CUstream stream);
+	int (*StreamBeginCapture_v2)(CUstream stream, int mode);
+	int (*StreamEndCapture)(CUstream stream, CUgraph *graph);
+	int (*GraphDestroy)(CUgraph graph);
+	int (*MemAlloc_v2)(CUdeviceptr *ptr, size_t bytes);
+	int (*MemFree_v2)(CUdeviceptr ptr);
+	int (*MemcpyHtoD_v2)(CUdeviceptr to, const void *from, size_t bytes);
+	int (*MemcpyDtoH_v2)(void *to, CUdeviceptr from, size_t bytes);
+	int (*MemHostRegister_v2)(void *ptr, size_t bytes, unsigned int flags);
+	int (*MemHostUnregister)(void *ptr);
+	int (*PointerGetAttribute)(void *value, int which, CUdeviceptr ptr);
+} cu;
+
+static bool driver;
+static int device;
+static CUcontext context;
+
+#define CALL(name)                                                                                 \
+	{                                                                                          \
+		"cu" #name, &cu.name                                                               \
+	}
+
+static int find_device(void **state)
+{
+	const struct {
+		const char *symbol;
+		void *at;
+	} calls[] = {
+		CALL(Init),
+		CALL(DeviceGet),
+		CALL(DevicePrimaryCtxRetain),
+		CALL(DevicePrimaryCtxReset_v2),
+		CALL(DevicePrimaryCtxRelease_v2),
+		CALL(CtxCreate_v2),
+		CALL(CtxDestroy_v2),
+		CALL(CtxSetCurrent),
+		CALL(StreamCreate),
+		CALL(StreamDestroy_v2),
+		CALL(StreamBeginCapture_v2),
+		CALL(StreamEndCapture),
+		CALL(GraphDestroy),
+		CALL(MemAlloc_v2),
+		CALL(MemFree_v2),
+		CALL(MemcpyHtoD_v2),
+		CALL(MemcpyDtoH_v2),
+		CALL(MemHostRegister_v2),
+		CALL(MemHostUnregister),
+		CALL(PointerGetAttribute),
+	};
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+
+	(void)state;
+	driver = library != NULL;
+	for (size_t i = 0; library && i < sizeof(calls) / sizeof(calls[0]); i++) {
+		void *address = dlsym(library, calls[i].symbol);
+
+		if (!address)
+			return -1;
+		memcpy(calls[i].at, &address, sizeof(address));
+	}
+	if (!driver || cu.Init(0) || cu.DeviceGet(&device, 0)) {
+		printf("# no CUDA device\n");
+		return 0;
+	}
+	return cu.DevicePrimaryCtxRetain(&context, device) || cu.CtxSetCurrent(context);
+}
+
+static void need_device(void)
+{
+	if (!context)
+		skip();
+	assert_int_equal(cu.CtxSetCurrent(context), 0);
+}
+
+static bool is_pinned(const void *ptr)
+{
+	unsigned int type = 0;
+
+	return !cu.PointerGetAttribute(&type, CU_POINTER_MEMORY_TYPE, (uintptr_t)ptr) &&
+	       type == CU_MEMORYTYPE_HOST;
+}
+
+static struct binpool_ptr_info info_of(const void *ptr)
+{
+	struct binpool_ptr_info info = {.size = sizeof(info)};
+
+	assert_ok(binpool_query(ptr, &info));
+	return info;
+}
+
+/* There and back, every byte. */
+static void copies(char *from, char *to, size_t bytes)
+{
+	CUdeviceptr there;
+
+	assert_int_equal(cu.MemAlloc_v2(&there, bytes), 0);
+	for (size_t i = 0; i < bytes; i++)
+		from[i] = (char)(i * 31 + (i >> 12));
+	memset(to, 0, bytes);
+	assert_int_equal(cu.MemcpyHtoD_v2(there, from, bytes), 0);
+	assert_int_equal(cu.MemcpyDtoH_v2(to, there, bytes), 0);
+	assert_memory_equal(from, to, bytes);
+	assert_int_equal(cu.MemFree_v2(there), 0);
+}
+
+/* ---- Tests -------------------------------------------------------------------- */
+
+static void without_driver(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	unsigned long long there;
+	uint64_t id = 77;
+	char *p = binpool_alloc(pool, MIB);
+
+	(void)state;
+	if (context)
+		skip();
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(binpool_cuda_attach(pool, 0, &id), -ENODEV);
+		assert_error_names(driver ? "cuInit" : "libcuda.so.1");
+	}
+	assert_int_equal(binpool_cuda_attach(NULL, 0, &id), -EINVAL);
+	assert_int_equal(binpool_cuda_device_ptr(pool, p, &there, NULL), -ENOENT);
+	assert_int_equal(id, 77);
+	/* The pool is as good as it was. */
+	assert_int_equal(stats_of(pool).registrations, 0);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_destroy(pool));
+}
+
+/* What the driver itself says of it, before, meanwhile and after. */
+static void pinned(void **state)
+{
+	struct binpool *pool;
+	unsigned long long there;
+	uint64_t id, left;
+	size_t range = 0;
+	char *p, *q;
+
+	(void)state;
+	need_device();
+	pool = thp_pool(256 * MIB);
+	p = binpool_alloc(pool, 3 * MIB);
+	assert_false(is_pinned(p));
+	assert_ok(binpool_cuda_attach(pool, 0, &id));
+	q = binpool_alloc(pool, 64 * MIB);
+	for (size_t i = 0; i < 4; i++) {
+		assert_true(is_pinned(p + i * MIB / 2 + 17));
+		assert_true(is_pinned(q + i * 16 * MIB + 17));
+	}
+	assert_string_equal(info_of(p).registrars, "cuda");
+	assert_ok(binpool_cuda_device_ptr(pool, q + 5, &there, &left));
+	printf("# device pointer %s the host's; %llu bytes left\n",
+	       there == (uintptr_t)q + 5 ? "is" : "is not", (unsigned long long)left);
+	assert_true(left >= 64 * MIB - 5);
+	printf("# the driver %s ranges of registered memory\n",
+	       cu.PointerGetAttribute(&range, CU_POINTER_RANGE_BYTES, (uintptr_t)q) || !range
+		       ? "does not tell"
+		       : "tells");
+	copies(p, q, 3 * MIB);
+	copies(q, p, 3 * MIB);
+	assert_int_equal(stats_of(pool).registered_bytes, stats_of(pool).reserved_bytes);
+	assert_ok(binpool_remove_registrar(pool, id));
+	assert_false(is_pinned(p));
+	assert_false(is_pinned(q));
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_free(pool, q));
+	check_pool(pool);
+	assert_ok(binpool_destroy(pool));
+}
+
+/* One copy of more than a GiB; registration is once, whole, and its time is told. */
+static void large(void **state)
+{
+	const size_t bytes = GIB + 64 * MIB;
+	struct binpool_stats stats;
+	struct binpool *pool;
+	uint64_t id, left;
+	unsigned long long there;
+	CUdeviceptr memory;
+	char *p;
+
+	(void)state;
+	need_device();
+	pool = thp_pool(2 * GIB);
+	assert_ok(binpool_cuda_attach(pool, 0, &id));
+	p = binpool_alloc(pool, bytes);
+	assert_non_null(p);
+	stats = stats_of(pool);
+	printf("# %llu bytes registered in %.1f ms\n", (unsigned long long)stats.registered_bytes,
+	       (double)stats.registration_ns / 1e6);
+	assert_int_equal(stats.registration_allocs, 1);
+	assert_ok(binpool_cuda_device_ptr(pool, p, &there, &left));
+	assert_true(left >= bytes);
+	memset(p, 7, bytes);
+	assert_int_equal(cu.MemAlloc_v2(&memory, bytes), 0);
+	assert_int_equal(cu.MemcpyHtoD_v2(memory, p, bytes), 0);
+	memset(p, 0, bytes);
+	assert_int_equal(cu.MemcpyDtoH_v2(p, memory, bytes), 0);
+	for (size_t i = 0; i < bytes; i += 4097)
+		assert_int_equal(p[i], 7);
+	assert_int_equal(p[bytes - 1], 7);
+	assert_int_equal(cu.MemFree_v2(memory), 0);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_destroy(pool));
+}
+
+/* Somebody else's registration is used, and survives; in part it is in the way. */
+static void foreign(void **state)
+{
+	struct binpool_ptr_info info;
+	struct binpool *pool;
+	uint64_t id;
+	char *p, *base;
+
+	(void)state;
+	need_device();
+	pool = thp_pool(64 * MIB);
+	p = binpool_alloc(pool, MIB);
+	info = info_of(p);
+	base = info.extent;
+	assert_int_equal(cu.MemHostRegister_v2(base, info.extent_bytes, 1), 0);
+	assert_ok(binpool_cuda_attach(pool, 0, &id));
+	assert_string_equal(info_of(p).registrars, "cuda");
+	assert_ok(binpool_remove_registrar(pool, id));
+	assert_true(is_pinned(p));
+	assert_int_equal(cu.MemHostUnregister(base), 0);
+
+	assert_int_equal(cu.MemHostRegister_v2(base + MIB, MIB, 1), 0);
+	assert_int_equal(binpool_cuda_attach(pool, 0, &id), -EBUSY);
+	assert_error_names("somebody else");
+	assert_false(is_pinned(base));
+	assert_true(is_pinned(base + MIB));
+	assert_int_equal(cu.MemHostUnregister(base + MIB), 0);
+	assert_ok(binpool_cuda_attach(pool, 0, &id));
+	/* Our own is undone by somebody: found, and made again. */
+	assert_int_equal(cu.MemHostUnregister(base), 0);
+	assert_ok(binpool_wait_registered(pool, p, 0));
+	assert_true(is_pinned(p));
+	assert_int_equal(stats_of(pool).registrations_lost, 1);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_destroy(pool));
+}
+
+/* Another context of the device knows it, too: PORTABLE. */
+static void other_context(void **state)
+{
+	struct binpool *pool;
+	unsigned long long there;
+	CUcontext other;
+	uint64_t id;
+	char *p, *q;
+
+	(void)state;
+	need_device();
+	pool = thp_pool(64 * MIB);
+	assert_ok(binpool_cuda_attach(pool, 0, &id));
+	assert_int_equal(cu.CtxCreate_v2(&other, 0, device), 0);
+	/* The new one is current now. */
+	p = binpool_alloc(pool, 8 * MIB);
+	q = binpool_alloc(pool, 8 * MIB);
+	assert_true(is_pinned(p));
+	assert_ok(binpool_cuda_device_ptr(pool, p, &there, NULL));
+	copies(p, q, 8 * MIB);
+	assert_int_equal(cu.CtxDestroy_v2(other), 0);
+	assert_int_equal(cu.CtxSetCurrent(context), 0);
+	assert_true(is_pinned(p));
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_free(pool, q));
+	assert_int_equal(stats_of(pool).registrations_lost, 0);
+	assert_ok(binpool_destroy(pool));
+}
+
+/* Another thread's, which is none of the capture's business. */
+static void *grow_meanwhile(void *arg)
+{
+	struct binpool *pool = arg;
+	unsigned long long there;
+	uint64_t id;
+	void *p;
+	int err;
+
+	if (cu.CtxSetCurrent(context))
+		return "no context";
+	err = binpool_cuda_attach(pool, 0, &id);
+	p = err ? NULL : binpool_alloc(pool, 16 * MIB);
+	if (p)
+		err = binpool_cuda_device_ptr(pool, p, &there, NULL);
+	if (!p || err || binpool_free(pool, p) || binpool_free_held(pool) ||
+	    binpool_remove_registrar(pool, id))
+		return strdup(binpool_last_error());
+	return NULL;
+}
+
+static void captured(void **state)
+{
+	struct binpool *pool;
+	pthread_t thread;
+	CUgraph graph;
+	CUstream stream;
+	void *problem;
+
+	(void)state;
+	need_device();
+	pool = thp_pool(64 * MIB);
+	assert_int_equal(cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING), 0);
+	assert_int_equal(cu.StreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, grow_meanwhile, pool), 0);
+	pthread_join(thread, &problem);
+	if (problem)
+		fail_msg("%s", (char *)problem);
+	/* Nor this thread's own calls. */
+	problem = grow_meanwhile(pool);
+	if (problem)
+		fail_msg("in the thread that captures: %s", (char *)problem);
+	assert_int_equal(cu.StreamEndCapture(stream, &graph), 0);
+	assert_int_equal(cu.GraphDestroy(graph), 0);
+	assert_int_equal(cu.StreamDestroy_v2(stream), 0);
+	assert_ok(binpool_destroy(pool));
+}
+
+/* A context of one's own is destroyed before the pool: no error, and the next one takes over. */
+static void context_destroyed(void **state)
+{
+	struct binpool *pool;
+	unsigned long long there;
+	CUcontext own;
+	uint64_t id;
+	char *p, *q;
+
+	(void)state;
+	need_device();
+	pool = thp_pool(256 * MIB);
+	assert_int_equal(cu.CtxCreate_v2(&own, 0, device), 0);
+	assert_ok(binpool_cuda_attach(pool, 0, &id));
+	p = binpool_alloc(pool, 8 * MIB);
+	q = binpool_alloc(pool, 8 * MIB);
+	assert_int_equal(cu.CtxDestroy_v2(own), 0);
+	assert_int_equal(cu.CtxSetCurrent(context), 0);
+	assert_false(is_pinned(p));
+	assert_string_equal(info_of(p).registrars, "");
+	assert_ok(binpool_cuda_device_ptr(pool, p, &there, NULL));
+	assert_true(is_pinned(p));
+	assert_ok(binpool_wait_registered(pool, NULL, 0));
+	assert_true(is_pinned(q));
+	assert_true(stats_of(pool).registrations_lost > 0);
+	copies(p, q, 8 * MIB);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_free(pool, q));
+	assert_ok(binpool_destroy(pool));
+}
+
+/* The last test: the runtime's own context is reset, as cudaDeviceReset does. */
+static void context_reset(void **state)
+{
+	struct binpool *pool;
+	uint64_t id;
+	char *p, *q;
+
+	(void)state;
+	need_device();
+	pool = thp_pool(256 * MIB);
+	assert_ok(binpool_cuda_attach(pool, 0, &id));
+	p = binpool_alloc(pool, 8 * MIB);
+	assert_int_equal(cu.DevicePrimaryCtxReset_v2(device), 0);
+	assert_ok(binpool_free(pool, p));
+	/* Memory that there is needs no driver; more of it needs a context. */
+	p = binpool_alloc(pool, 8 * MIB);
+	assert_non_null(p);
+	assert_null(binpool_alloc(pool, 64 * MIB));
+	assert_int_equal(errno, ENODEV);
+	assert_int_equal(cu.DevicePrimaryCtxRelease_v2(device), 0);
+	assert_int_equal(cu.DevicePrimaryCtxRetain(&context, device), 0);
+	assert_int_equal(cu.CtxSetCurrent(context), 0);
+	assert_false(is_pinned(p));
+	q = binpool_alloc(pool, 64 * MIB);
+	assert_non_null(q);
+	assert_true(is_pinned(q));
+	assert_true(is_pinned(p));
+	copies(p, q, 8 * MIB);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_free(pool, q));
+	assert_ok(binpool_destroy(pool));
+}
+
+/* ---- The end of the process ------------------------------------------------------ */
+
+static struct binpool *late_pool;
+static void *late_buffer;
+
+static void destroy_late(void)
+{
+	if (binpool_free(late_pool, late_buffer) || binpool_destroy(late_pool))
+		_exit(2);
+	printf("destroyed\n");
+	fflush(stdout);
+}
+
+/* Its exit handler runs when the driver's have: it was there first. */
+static int ends_late(void)
+{
+	uint64_t id;
+
+	if (atexit(destroy_late) || find_device(NULL) || !context)
+		return 1;
+	late_pool = thp_pool(64 * MIB);
+	if (binpool_cuda_attach(late_pool, 0, &id))
+		return 1;
+	late_buffer = binpool_alloc(late_pool, MIB);
+	return !late_buffer;
+}
+
+static void driver_gone_first(void **state)
+{
+	char said[4096];
+	int status;
+
+	(void)state;
+	need_device();
+	status = run_self("--ends-late", said, sizeof(said));
+	assert_string_equal(said, "destroyed\n");
+	assert_int_equal(status, 0);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(without_driver),
+		cmocka_unit_test(pinned),
+		cmocka_unit_test(large),
+		cmocka_unit_test(foreign),
+		cmocka_unit_test(other_context),
+		cmocka_unit_test(captured),
+		cmocka_unit_test(context_destroyed),
+		cmocka_unit_test(driver_gone_first),
+		cmocka_unit_test(context_reset),
+	};
+
+	if (argc > 1 && !strcmp(argv[1], "--ends-late"))
+		return ends_late();
+	return cmocka_run_group_tests_name("cuda_pin", tests, find_device, NULL);
+}
