@@ -75,10 +75,11 @@ EXPORT int binpool_alloc_ex(struct binpool *pool, const struct binpool_alloc_opt
 		err = struct_check(out, sizeof(out->size), "out");
 	if (err)
 		return err;
-	if (o.flags & ~(BINPOOL_BUF_ZEROED | BINPOOL_BUF_WAIT) ||
-	    (o.wait_ms && !(o.flags & BINPOOL_BUF_WAIT)))
-		return explain(-EINVAL, "opts: unknown flags 0x%x, or wait_ms without WAIT",
-			       o.flags);
+	if (o.flags & ~(BINPOOL_BUF_ZEROED | BINPOOL_BUF_WAIT))
+		return explain(-EINVAL, "opts.flags is 0x%x: ZEROED (0x%x), WAIT (0x%x) or both",
+			       o.flags, BINPOOL_BUF_ZEROED, BINPOOL_BUF_WAIT);
+	if (o.wait_ms && !(o.flags & BINPOOL_BUF_WAIT))
+		return explain(-EINVAL, "opts.wait_ms is %u without the flag WAIT", o.wait_ms);
 	if (o.tag && strlen(o.tag) >= BINPOOL_TAG_LEN)
 		return explain(-EINVAL, "opts: the tag has %zu characters, at most %d",
 			       strlen(o.tag), BINPOOL_TAG_LEN - 1);

@@ -256,7 +256,9 @@ static int fence_init(struct binpool_fence *f, const void *from, size_t i)
 	case BINPOOL_FENCE_CALLBACK:
 		return f->done ? 0 : explain(-EINVAL, "fence %zu: done is NULL", i);
 	default:
-		return explain(-EINVAL, "fence %zu: kind is %u, which there is not", i, f->kind);
+		return explain(-EINVAL,
+			       "fence %zu: kind is %u: EVENTFD (1), COUNTER (2) or CALLBACK (3)", i,
+			       f->kind);
 	}
 }
 

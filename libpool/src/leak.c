@@ -202,7 +202,7 @@ EXPORT int binpool_leaks(struct binpool *pool, uint32_t format, char *buf, size_
 	if (err)
 		return err;
 	if (format > BINPOOL_REPORT_KEYS)
-		return explain(-EINVAL, "leaks: format %u, which there is not", format);
+		return explain(-EINVAL, "leaks: format is %u: TABLE (0) or KEYS (1)", format);
 	if (!buf && len)
 		return explain(-EINVAL, "leaks: buf is NULL, but len is %zu", len);
 	text = report(pool, format, &size);

@@ -75,24 +75,38 @@ static int node_check(const struct binpool_options *o)
 	return 0;
 }
 
+#define POOL_FLAGS                                                                                 \
+	(BINPOOL_POOL_VERBOSE | BINPOOL_POOL_STRICT_NODE | BINPOOL_POOL_REAPER |                   \
+	 BINPOOL_POOL_LEAKS | BINPOOL_POOL_STRICT | BINPOOL_POOL_DEBUG)
+
 /* Checks every member, and fills in the granule. */
-int options_check(struct binpool_options *o)
+static int options_check(struct binpool_options *o)
 {
 	bool exact = o->provider == BINPOOL_PROVIDER_ALLOCATOR;
 	int err;
 
 	if (o->kind > BINPOOL_KIND_HANDLE)
-		return explain(-EINVAL, "options.kind is %u, which there is not", o->kind);
+		return explain(-EINVAL, "options.kind is %u: HOST (0) or HANDLE (1)", o->kind);
 	if (o->provider > BINPOOL_PROVIDER_ALLOCATOR)
-		return explain(-EINVAL, "options.provider is %u, which there is not", o->provider);
+		return explain(-EINVAL,
+			       "options.provider is %u: AUTO (0), DEVICE (1), HUGETLB (2), THP (3) "
+			       "or ALLOCATOR (4)",
+			       o->provider);
 	if (o->kind == BINPOOL_KIND_HANDLE && !exact)
 		return explain(-EINVAL, "options.kind is HANDLE: options.provider has to be "
 					"ALLOCATOR, since the others give host memory");
 	if (o->classes > BINPOOL_CLASSES_HYSOP)
-		return explain(-EINVAL, "options.classes is %u, which there is not", o->classes);
-	if (o->flags & ~(BINPOOL_POOL_VERBOSE | BINPOOL_POOL_STRICT_NODE | BINPOOL_POOL_REAPER |
-			 BINPOOL_POOL_STRICT | BINPOOL_POOL_LEAKS | BINPOOL_POOL_DEBUG))
-		return explain(-EINVAL, "options.flags is 0x%x: unknown bits", o->flags);
+		return explain(-EINVAL, "options.classes is %u: TIGHT (0) or HYSOP (1)",
+			       o->classes);
+	if (o->flags & ~POOL_FLAGS)
+		return explain(
+			-EINVAL,
+			"options.flags is 0x%x, of which 0x%x means nothing: VERBOSE (0x%x), "
+			"STRICT_NODE (0x%x), REAPER (0x%x), LEAKS (0x%x), STRICT (0x%x), "
+			"DEBUG (0x%x)",
+			o->flags, o->flags & ~POOL_FLAGS, BINPOOL_POOL_VERBOSE,
+			BINPOOL_POOL_STRICT_NODE, BINPOOL_POOL_REAPER, BINPOOL_POOL_LEAKS,
+			BINPOOL_POOL_STRICT, BINPOOL_POOL_DEBUG);
 	if (o->reserved)
 		return explain(-EINVAL, "options.reserved is %u, not 0", o->reserved);
 	if (o->mantissa_bits > BINPOOL_MANTISSA_BITS_MAX)
@@ -112,10 +126,13 @@ int options_check(struct binpool_options *o)
 	return err ? err : node_check(o);
 }
 
+/* ---- BINPOOL_OPTS ------------------------------------------------------- */
+
 /* "8", "64K", "1G". */
-static int parse_number(const char *text, uint64_t *out)
+static int parse_u64(const char *text, void *member)
 {
 	static const char suffixes[] = "KMGT";
+	uint64_t *out = member;
 	const char *suffix;
 	char *end;
 	unsigned long long n;
@@ -138,10 +155,11 @@ static int parse_number(const char *text, uint64_t *out)
 	return 0;
 }
 
-static int parse_u32(const char *text, uint32_t *out)
+static int parse_u32(const char *text, void *member)
 {
+	uint32_t *out = member;
 	uint64_t n;
-	int err = parse_number(text, &n);
+	int err = parse_u64(text, &n);
 
 	if (err)
 		return err;
@@ -162,6 +180,46 @@ static int parse_name(const char *text, const char *const *names, uint32_t n, ui
 	return -EINVAL;
 }
 
+static int parse_provider(const char *text, void *member)
+{
+	static const char *const names[] = {"auto", "device", "hugetlb", "thp"};
+
+	return parse_name(text, names, ARRAY_SIZE(names), member);
+}
+
+static int parse_classes(const char *text, void *member)
+{
+	static const char *const names[] = {"tight", "hysop"};
+
+	return parse_name(text, names, ARRAY_SIZE(names), member);
+}
+
+static int parse_cache_bytes(const char *text, void *member)
+{
+	uint64_t *out = member;
+
+	if (strcmp(text, "auto"))
+		return parse_u64(text, member);
+	*out = BINPOOL_CACHE_AUTO;
+	return 0;
+}
+
+static int parse_node(const char *text, void *member)
+{
+	int32_t *out = member;
+	uint32_t node;
+	int err;
+
+	if (!strcmp(text, "-1")) {
+		*out = BINPOOL_NODE_ANY;
+		return 0;
+	}
+	err = parse_u32(text, &node);
+	if (!err)
+		*out = node > INT32_MAX ? INT32_MAX : (int32_t)node;
+	return err;
+}
+
 static int parse_flag(const char *text, uint32_t flag, uint32_t *flags)
 {
 	if (!strcmp(text, "0"))
@@ -173,67 +231,67 @@ static int parse_flag(const char *text, uint32_t flag, uint32_t *flags)
 	return 0;
 }
 
-static int parse_option(struct binpool_options *o, const char *key, const char *value)
-{
-	static const char *const providers[] = {"auto", "device", "hugetlb", "thp"};
-	static const char *const classes[] = {"tight", "hysop"};
-	uint32_t node;
-	int err;
+#define BYTES	  "bytes, or with K, M, G or T behind, below 2^64"
+#define MEMBER(m) offsetof(struct binpool_options, m)
 
-	if (!strcmp(key, "provider"))
-		return parse_name(value, providers, ARRAY_SIZE(providers), &o->provider);
-	if (!strcmp(key, "classes"))
-		return parse_name(value, classes, ARRAY_SIZE(classes), &o->classes);
-	if (!strcmp(key, "mantissa_bits"))
-		return parse_u32(value, &o->mantissa_bits);
-	if (!strcmp(key, "max_bytes"))
-		return parse_number(value, &o->max_bytes);
-	if (!strcmp(key, "granule"))
-		return parse_number(value, &o->granule);
-	if (!strcmp(key, "cache_bytes") && !strcmp(value, "auto")) {
-		o->cache_bytes = BINPOOL_CACHE_AUTO;
-		return 0;
-	}
-	if (!strcmp(key, "cache_bytes"))
-		return parse_number(value, &o->cache_bytes);
-	if (!strcmp(key, "verbose"))
-		return parse_flag(value, BINPOOL_POOL_VERBOSE, &o->flags);
-	if (!strcmp(key, "strict_node"))
-		return parse_flag(value, BINPOOL_POOL_STRICT_NODE, &o->flags);
-	if (!strcmp(key, "extent_idle_ms"))
-		return parse_u32(value, &o->extent_idle_ms);
-	if (!strcmp(key, "reaper"))
-		return parse_flag(value, BINPOOL_POOL_REAPER, &o->flags);
-	if (!strcmp(key, "strict"))
-		return parse_flag(value, BINPOOL_POOL_STRICT, &o->flags);
-	if (!strcmp(key, "debug"))
-		return parse_flag(value, BINPOOL_POOL_DEBUG, &o->flags);
-	if (!strcmp(key, "leaks"))
-		return parse_flag(value, BINPOOL_POOL_LEAKS, &o->flags);
-	if (strcmp(key, "node"))
-		return -ENOENT;
-	if (!strcmp(value, "-1")) {
-		o->node = BINPOOL_NODE_ANY;
-		return 0;
-	}
-	err = parse_u32(value, &node);
-	if (!err)
-		o->node = node > INT32_MAX ? INT32_MAX : (int32_t)node;
-	return err;
+/* The options: what they may be, and what they change, a member or a flag. */
+static const struct key {
+	const char *name, *valid;
+	int (*parse)(const char *text, void *member);
+	size_t member;
+	uint32_t flag;
+} keys[] = {
+	{"provider", "auto, device, hugetlb or thp", parse_provider, MEMBER(provider), 0},
+	{"node", "a node's number, or -1 for any", parse_node, MEMBER(node), 0},
+	{"mantissa_bits", "0 to 16", parse_u32, MEMBER(mantissa_bits), 0},
+	{"classes", "tight or hysop", parse_classes, MEMBER(classes), 0},
+	{"max_bytes", BYTES, parse_u64, MEMBER(max_bytes), 0},
+	{"granule", BYTES, parse_u64, MEMBER(granule), 0},
+	{"cache_bytes", "auto, or " BYTES, parse_cache_bytes, MEMBER(cache_bytes), 0},
+	{"extent_idle_ms", "milliseconds, below 2^32", parse_u32, MEMBER(extent_idle_ms), 0},
+	{"verbose", "0 or 1", NULL, 0, BINPOOL_POOL_VERBOSE},
+	{"strict_node", "0 or 1", NULL, 0, BINPOOL_POOL_STRICT_NODE},
+	{"strict", "0 or 1", NULL, 0, BINPOOL_POOL_STRICT},
+	{"reaper", "0 or 1", NULL, 0, BINPOOL_POOL_REAPER},
+	{"leaks", "0 or 1", NULL, 0, BINPOOL_POOL_LEAKS},
+	{"debug", "0 or 1", NULL, 0, BINPOOL_POOL_DEBUG},
+};
+
+static int explain_key(const char *name)
+{
+	char all[256];
+	size_t n = 0;
+
+	for (size_t i = 0; i < ARRAY_SIZE(keys) && n < sizeof(all); i++)
+		n += (size_t)snprintf(all + n, sizeof(all) - n, "%s%s", i ? ", " : "",
+				      keys[i].name);
+	return explain(-EINVAL, "BINPOOL_OPTS: no option '%s'; there are %s", name, all);
 }
 
-int options_from_environment(struct binpool_options *o)
+static int parse_option(struct binpool_options *o, const char *name, const char *value)
 {
-	const char *env = getenv("BINPOOL_OPTS");
-	char *copy, *rest, *item, *value;
+	for (const struct key *k = keys; k < keys + ARRAY_SIZE(keys); k++) {
+		int err;
+
+		if (strcmp(name, k->name))
+			continue;
+		err = k->flag ? parse_flag(value, k->flag, &o->flags)
+			      : k->parse(value, (char *)o + k->member);
+		if (err)
+			err = explain(-EINVAL, "BINPOOL_OPTS: '%s' is no value of %s, which is %s",
+				      value, name, k->valid);
+		return err;
+	}
+	return explain_key(name);
+}
+
+static int parse_options(struct binpool_options *o, const char *text)
+{
+	char *copy = strdup(text), *rest = copy, *item, *value;
 	int err = 0;
 
-	if (!env || !*env || o->provider == BINPOOL_PROVIDER_ALLOCATOR)
-		return 0;
-	copy = strdup(env);
 	if (!copy)
 		return explain(-ENOMEM, "no memory for BINPOOL_OPTS");
-	rest = copy;
 	while (!err && (item = strsep(&rest, ","))) {
 		if (!*item)
 			continue;
@@ -241,18 +299,22 @@ int options_from_environment(struct binpool_options *o)
 		if (value)
 			*value++ = '\0';
 		err = parse_option(o, item, value ? value : "");
-		if (err == -ENOENT)
-			err = explain(
-				-EINVAL,
-				"BINPOOL_OPTS: no option '%s'; there are provider, "
-				"node, mantissa_bits, classes, max_bytes, granule, "
-				"cache_bytes, extent_idle_ms, verbose, strict_node, strict, reaper, "
-				"leaks, debug",
-				item);
-		else if (err)
-			err = explain(-EINVAL, "BINPOOL_OPTS: '%s' is no value of %s",
-				      value ? value : "", item);
 	}
 	free(copy);
 	return err;
+}
+
+int options_complete(struct binpool_options *o)
+{
+	const char *env = getenv("BINPOOL_OPTS");
+	int err;
+
+	if (!env || !*env || o->provider == BINPOOL_PROVIDER_ALLOCATOR)
+		return options_check(o);
+	err = parse_options(o, env);
+	if (err)
+		return err;
+	err = options_check(o);
+	/* Who reads it may not know whose options these are. */
+	return err ? explain(err, "%s; BINPOOL_OPTS is '%.200s'", binpool_last_error(), env) : 0;
 }

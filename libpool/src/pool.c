@@ -223,9 +223,7 @@ EXPORT int binpool_create(struct binpool **out, const struct binpool_options *op
 		err = struct_in(&o, sizeof(o), opts, "options");
 	threads_reap(false);
 	if (!err)
-		err = options_from_environment(&o);
-	if (!err)
-		err = options_check(&o);
+		err = options_complete(&o);
 	if (err)
 		return err;
 	pool = aligned_alloc(_Alignof(struct binpool), sizeof(*pool));

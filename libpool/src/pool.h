@@ -435,8 +435,8 @@ void pools_each(void (*fn)(struct binpool *pool, void *arg), void *arg);
  * tail that is not zero. @to->size is set to sizeof(*to).
  */
 int struct_in(void *to, size_t known, const void *from, const char *what);
-int options_check(struct binpool_options *o);
-int options_from_environment(struct binpool_options *o);
+/* Applies BINPOOL_OPTS, checks every member, fills in what is left to the library. */
+int options_complete(struct binpool_options *o);
 
 /* bins.c */
 uint64_t class_capacity(const struct binpool *pool, uint64_t size);

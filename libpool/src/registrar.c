@@ -283,7 +283,9 @@ EXPORT int binpool_add_registrar(struct binpool *pool, const struct binpool_regi
 	if (!err && (!r->ops.attach || !r->ops.detach))
 		err = explain(-EINVAL, "a registrar needs both attach and detach");
 	if (!err && (r->ops.flags & ~BINPOOL_REGISTRAR_OPTIONAL || r->ops.reserved))
-		err = explain(-EINVAL, "ops: unknown flags 0x%x or reserved members", r->ops.flags);
+		err = explain(-EINVAL,
+			      "ops: flags is 0x%x: 0 or OPTIONAL (0x%x); and reserved is %u, not 0",
+			      r->ops.flags, BINPOOL_REGISTRAR_OPTIONAL, r->ops.reserved);
 	if (!err) {
 		r->name = strdup(r->ops.name ? r->ops.name : "unnamed");
 		r->ops.name = r->name;

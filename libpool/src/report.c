@@ -140,15 +140,26 @@ static void write_keys(FILE *f, const struct binpool *pool, const struct snapsho
 	}
 }
 
-/* Time with a unit that leaves it readable. */
+/* Time with a unit that leaves it readable; 0 is none that was measured. */
 static const char *human_ns(uint64_t ns, char buf[HUMAN_LEN])
 {
-	if (ns < 10000)
+	if (!ns)
+		snprintf(buf, HUMAN_LEN, "-");
+	else if (ns < 10000)
 		snprintf(buf, HUMAN_LEN, "%" PRIu64 " ns", ns);
 	else if (ns < 10000000)
 		snprintf(buf, HUMAN_LEN, "%.1f us", (double)ns / 1e3);
 	else
 		snprintf(buf, HUMAN_LEN, "%.1f ms", (double)ns / 1e6);
+	return buf;
+}
+
+/* The mean of @n times that are @ns together. */
+static const char *human_mean(uint64_t ns, uint64_t n, char buf[HUMAN_LEN])
+{
+	if (!ns || !n || ns >= n)
+		return human_ns(n ? ns / n : 0, buf);
+	snprintf(buf, HUMAN_LEN, "below 1 ns");
 	return buf;
 }
 
@@ -236,8 +247,8 @@ static void write_table(FILE *f, const struct binpool *pool, const struct snapsh
 		" refused; reuse factor %.3f\n",
 		st->reuses, st->allocs, st->refused, binpool_stats_reuse_factor(st));
 	fprintf(f, "  mean times     new %s (%" PRIu64 "), dissolved %s (%" PRIu64 ")\n",
-		human_ns((uint64_t)binpool_stats_mean_alloc_ns(st), a), st->allocs,
-		human_ns((uint64_t)binpool_stats_mean_free_ns(st), b), frees);
+		human_mean(st->alloc_ns, st->allocs, a), st->allocs,
+		human_mean(st->free_ns, frees, b), frees);
 	fprintf(f, "  provider       %" PRIu64 " calls for memory, %s; %" PRIu64 " back, %s\n",
 		st->extent_allocs, human_ns(st->extent_alloc_ns, a), st->extent_frees,
 		human_ns(st->extent_free_ns, b));
@@ -261,7 +272,8 @@ static char *report_text(struct binpool *pool, uint32_t format, size_t *size, in
 	if (*err)
 		return NULL;
 	if (format > BINPOOL_REPORT_HEADER) {
-		*err = explain(-EINVAL, "report: format %u, which there is not", format);
+		*err = explain(-EINVAL, "report: format is %u: TABLE (0), KEYS (1) or HEADER (2)",
+			       format);
 		return NULL;
 	}
 	*err = take_snapshot(pool, &s);

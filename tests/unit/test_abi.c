@@ -266,9 +266,11 @@ static void alloc_opts(void **state)
 	assert_int_equal(binpool_alloc_ex(pool, &o.known, &buf), -EINVAL);
 	o.known.flags = BINPOOL_BUF_ZEROED | 1u << 31;
 	assert_int_equal(binpool_alloc_ex(pool, &o.known, &buf), -EINVAL);
+	assert_error_names("ZEROED (0x10000), WAIT (0x20000)");
 	o.known.flags = 0;
 	o.known.wait_ms = 1;
 	assert_int_equal(binpool_alloc_ex(pool, &o.known, &buf), -EINVAL);
+	assert_error_names("without the flag WAIT");
 	o.known.wait_ms = 0;
 	assert_int_equal(binpool_alloc_ex(pool, NULL, &buf), -EINVAL);
 	assert_int_equal(binpool_alloc_ex(pool, &o.known, NULL), -EINVAL);
@@ -307,10 +309,11 @@ static void bad_options(void **state)
 		__VA_ARGS__;                                                                       \
 		create_fails(err, word, o);                                                        \
 	} while (0)
-	BAD(-EINVAL, "kind", o.kind = 2);
-	BAD(-EINVAL, "provider", o.provider = 5);
-	BAD(-EINVAL, "classes", o.classes = 2);
-	BAD(-EINVAL, "flags", o.flags = 1u << 31);
+	BAD(-EINVAL, "HOST (0) or HANDLE (1)", o.kind = 2);
+	BAD(-EINVAL, "or ALLOCATOR (4)", o.provider = 5);
+	BAD(-EINVAL, "TIGHT (0) or HYSOP (1)", o.classes = 2);
+	BAD(-EINVAL, "0x80000000 means nothing", o.flags = 1u << 31 | BINPOOL_POOL_LEAKS);
+	BAD(-EINVAL, "DEBUG (0x20)", o.flags = 1u << 31);
 	BAD(-EINVAL, "mantissa_bits", o.mantissa_bits = 17);
 	BAD(-EINVAL, "granule", o.granule = 100);
 	BAD(-EINVAL, "cache line", o.granule = 32);
@@ -369,10 +372,29 @@ static void null_pool(void **state)
 
 static void environment(void **state)
 {
-	static const char *const bad[] = {
-		"provider=best", "colour=red",		"max_bytes=lots",   "max_bytes=1X",
-		"max_bytes=-1",	 "max_bytes=99999999T", "mantissa_bits=99", "verbose=3",
-		"node=9999",	 "provider=allocator",	"max_bytes=1MB"};
+	static const struct {
+		const char *opts, *said;
+	} bad[] = {
+		{"provider=best", "'best' is no value of provider, which is auto, device, hugetlb"},
+		{"colour=red", "no option 'colour'; there are provider, node, "},
+		{"colour", "leaks, debug"},
+		{"max_bytes=lots", "max_bytes, which is bytes, or with K, M, G or T"},
+		{"max_bytes=1X", "'1X'"},
+		{"max_bytes=-1", "'-1'"},
+		{"max_bytes=99999999T", "below 2^64"},
+		{"max_bytes=1MB", "'1MB'"},
+		{"max_bytes", "'' is no value of max_bytes"},
+		{"classes=loose", "tight or hysop"},
+		{"cache_bytes=none", "auto, or bytes"},
+		{"extent_idle_ms=4G", "below 2^32"},
+		{"verbose=3", "0 or 1"},
+		{"node=here", "-1 for any"},
+		{"provider=allocator", "hugetlb or thp"},
+		/* That it was not the program is said. */
+		{"thp=1,mantissa_bits=99", "no option 'thp'"},
+		{"mantissa_bits=99", "0 to 16; BINPOOL_OPTS is 'mantissa_bits=99'"},
+		{"node=9999", "BINPOOL_OPTS is 'node=9999'"},
+	};
 	struct counter c = COUNTER_INIT;
 	struct binpool *pool;
 
@@ -386,9 +408,10 @@ static void environment(void **state)
 	assert_int_equal(binpool_pool_bin_number(pool, 70000), 16);
 	assert_ok(binpool_destroy(pool));
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		setenv("BINPOOL_OPTS", bad[i], 1);
+		setenv("BINPOOL_OPTS", bad[i].opts, 1);
 		if (binpool_create(&pool, NULL) != -EINVAL)
-			fail_msg("BINPOOL_OPTS=%s was taken", bad[i]);
+			fail_msg("BINPOOL_OPTS=%s was taken", bad[i].opts);
+		assert_error_names(bad[i].said);
 	}
 	/* Not for pools over an allocator. */
 	pool = counter_pool(&c, BINPOOL_CLASSES_TIGHT, 0);

@@ -204,6 +204,7 @@ static void bad_arguments(void **state)
 	assert_int_equal(binpool_buffer_put(other, &buf), -EINVAL);
 	assert_int_equal(binpool_leaks(NULL, 0, NULL, 0), -EINVAL);
 	assert_int_equal(binpool_leaks(pool, 2, NULL, 0), -EINVAL);
+	assert_error_names("TABLE (0) or KEYS (1)");
 	assert_int_equal(binpool_leaks(pool, 0, NULL, 1), -EINVAL);
 	out.size = 0;
 	assert_int_equal(binpool_buffer_sub(pool, &buf, 0, 1, &out), -EINVAL);

@@ -377,6 +377,7 @@ static void bad_input(void **state)
 		assert_int_equal(binpool_free_after(pool, p, &bad[i].fence, 1), bad[i].err);
 	f[1].kind = 77;
 	assert_int_equal(binpool_free_after(pool, p, f, 2), -EINVAL);
+	assert_error_names("fence 1: kind is 77: EVENTFD (1), COUNTER (2) or CALLBACK (3)");
 	f[1].kind = BINPOOL_FENCE_COUNTER;
 	f[1].size = sizeof(f[1]) - 8;
 	assert_int_equal(binpool_free_after(pool, p, f, 2), -EINVAL);

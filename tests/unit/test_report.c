@@ -140,8 +140,34 @@ static void printed(void **state)
 	assert_int_equal(binpool_print_report(NULL, 0, 1), -EINVAL);
 	assert_int_equal(binpool_print_report(pool, 3, 1), -EINVAL);
 	assert_int_equal(binpool_report(pool, 3, NULL, 0), -EINVAL);
+	assert_error_names("TABLE (0), KEYS (1) or HEADER (2)");
 	assert_int_equal(binpool_print_report(pool, 0, -1), -EBADF);
 	assert_error_names("write");
+	assert_ok(binpool_destroy(pool));
+}
+
+/* What was never measured is no time of 0 ns. */
+static void times(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	char said[4000];
+	char *p, *q;
+
+	(void)state;
+	assert_ok(binpool_reserve(pool, 8 * MIB));
+	p = binpool_alloc(pool, MIB);
+	assert_non_null(p);
+	assert_int_equal(stats_of(pool).allocs, 1);
+	assert_true(binpool_report(pool, BINPOOL_REPORT_TABLE, said, sizeof(said)) > 0);
+	assert_non_null(strstr(said, "new - (1), dissolved - (0)\n"));
+	assert_non_null(strstr(said, "; 0 back, -\n"));
+	assert_null(strstr(said, " 0 ns"));
+	q = binpool_alloc(pool, 32 * MIB);
+	assert_non_null(q);
+	assert_true(binpool_report(pool, BINPOOL_REPORT_TABLE, said, sizeof(said)) > 0);
+	assert_non_null(strstr(said, "s (2), dissolved "));
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_free(pool, q));
 	assert_ok(binpool_destroy(pool));
 }
 
@@ -211,9 +237,9 @@ static void of_a_pool(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(lines),     cmocka_unit_test(silence),
-		cmocka_unit_test(printed),   cmocka_unit_test(own_statistics),
-		cmocka_unit_test(of_a_pool),
+		cmocka_unit_test(lines),	  cmocka_unit_test(silence),
+		cmocka_unit_test(printed),	  cmocka_unit_test(times),
+		cmocka_unit_test(own_statistics), cmocka_unit_test(of_a_pool),
 	};
 
 	return cmocka_run_group_tests_name("report", tests, NULL, NULL);

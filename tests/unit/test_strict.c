@@ -234,6 +234,7 @@ static void unregistered(void **state)
 
 	ops.flags = 2;
 	assert_int_equal(binpool_add_registrar(pool, &ops, &id), -EINVAL);
+	assert_error_names("flags is 0x2: 0 or OPTIONAL (0x1)");
 	ops.flags = BINPOOL_REGISTRAR_OPTIONAL;
 	ops.reserved = 1;
 	assert_int_equal(binpool_add_registrar(pool, &ops, &id), -EINVAL);
