@@ -209,6 +209,27 @@ static void collect_names(const struct folder *rows, size_t row_count, struct fo
 		qsort(all->attributes, all->count, sizeof(*all->attributes), compare_attributes);
 }
 
+/*
+ * What every version of the module shows, and so what its folder is known by; NULL if @root has
+ * all of it, or cannot be looked into, which reading it will tell.
+ */
+static const char *missing_file(const char *root)
+{
+	static const char *const files[] = {"frame_bytes", "managed_bytes", "active_bytes"};
+	const char *missing = NULL;
+	struct stat st;
+	size_t i;
+	int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	for (i = 0; fd >= 0 && !missing && i < sizeof(files) / sizeof(files[0]); i++) {
+		if (fstatat(fd, files[i], &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode))
+			missing = files[i];
+	}
+	if (fd >= 0)
+		close(fd);
+	return missing;
+}
+
 /* A row per folder, a column per attribute. */
 static void print_rows(const char *title, const struct folder *rows, size_t row_count)
 {
@@ -314,7 +335,7 @@ int stat_main(int argc, char **argv)
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
-	const char *root = SYSFS_ROOT;
+	const char *root = SYSFS_ROOT, *missing;
 	struct folder total = {0}, *nodes = NULL;
 	size_t node_count = 0, n;
 	int option, ret, with_bins = 0;
@@ -338,14 +359,19 @@ int stat_main(int argc, char **argv)
 	if (optind < argc)
 		return cli_usage_error("stat", "'%s' is one argument too many", argv[optind]);
 
+	missing = missing_file(root);
+	if (missing) {
+		cli_error("%s is not the binpool module's folder: it has no %s (that of this "
+			  "machine's module is " SYSFS_ROOT ")",
+			  root, missing);
+		return CLI_FAILED;
+	}
 	ret = read_folder(AT_FDCWD, root, &total, "node", &nodes, &node_count);
 	if (ret == -ENOENT)
 		cli_error("the binpool module is not loaded: there is no %s", root);
 	else if (ret)
 		cli_error("cannot read %s: %s", root, strerror(-ret));
-	else if (!total.count && !node_count)
-		cli_error("%s has no attributes: it is not the binpool module's folder", root);
-	if (ret || (!total.count && !node_count))
+	if (ret)
 		return CLI_FAILED;
 
 	print_totals(&total);
