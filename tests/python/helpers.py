@@ -63,13 +63,13 @@ class Case(unittest.TestCase):
         self.assertIn(words, str(caught.exception))
         return caught.exception
 
-    def script(self, text, *, status=0, errors=()):
+    def script(self, text, *, status=0, errors=(), **environment):
         """Runs a program of its own; what it printed. errors: what is on stderr, if anything."""
         done = subprocess.run([sys.executable, "-X", "faulthandler", "-W",
                                "ignore::DeprecationWarning", "-c",
                                "import binpool, gc, os, sys\n" + textwrap.dedent(text)],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                              timeout=60)
+                              timeout=60, env={**os.environ, **environment})
         self.assertEqual((done.returncode, "" if errors else done.stderr), (status, ""),
                          done.stderr)
         for words in errors:

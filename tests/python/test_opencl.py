@@ -152,6 +152,28 @@ class OpenCL(Case):
         over.append(1)
         self.assertEqual(device.poll(), 0)
 
+    def test_wrong_types(self):
+        pool, device = thp(), binpool.opencl.DevicePool(self.queue)
+        host, buf = pool(100), device(100)
+        for bad in (None, 17, "queue", self.context, object()):
+            self.raises(TypeError, "CommandQueue", binpool.opencl.attach, pool, bad)
+            self.raises(TypeError, "CommandQueue", binpool.opencl.free_on_queue, host, bad)
+            self.raises(TypeError, "CommandQueue", binpool.opencl.free_on_queue, buf, bad)
+            self.raises(TypeError, "CommandQueue", binpool.opencl.DevicePool, bad)
+            self.raises(TypeError, "no pool", binpool.opencl.attach, bad, self.queue)
+            self.raises(TypeError, "no buffer", binpool.opencl.free_on_queue, bad, self.queue)
+            self.raises(TypeError, "no buffer", device.free, bad)
+            self.raises(TypeError, "no buffer", device.free_after, bad, lambda: True)
+            if bad != 17:
+                self.assertRaises(TypeError, device.allocate, bad)
+                self.raises(TypeError, "flags", binpool.opencl.DevicePool, self.queue, flags=bad)
+            if bad not in (17, None):
+                self.assertRaises(TypeError, device.free, buf, bad)
+                self.assertRaises(TypeError, device.allocate, 10, bad)
+        self.raises(ValueError, "flags", binpool.opencl.DevicePool, self.queue, flags=-1)
+        self.assertEqual((host.released, buf.pooled.released), (False, False))
+        device.free(buf, 100)
+
     def test_limits(self):
         device = binpool.opencl.DevicePool(self.queue, max_alloc_bytes=MIB)
         a, b = device(512 << 10), device(512 << 10)

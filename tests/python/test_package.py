@@ -2,7 +2,6 @@
 """That the package is what it says, and describes the library as its header does."""
 
 import ctypes
-import errno
 import glob
 import os
 import re
@@ -118,25 +117,6 @@ class Package(Case):
         self.assertIn("BINPOOL_LIBRARY", said)
         # Not any library will do.
         self.assertIn("undefined symbol", self.run_python(tell, BINPOOL_LIBRARY="libc.so.6"))
-
-    def test_cuda_without_a_driver(self):
-        """That a stream of any package is understood, and what is said where there is no CUDA."""
-        from binpool import cuda
-
-        class Of:
-            def __init__(self, **names):
-                self.__dict__.update(names)
-
-        for stream in (7, Of(ptr=7), Of(cuda_stream=7), Of(handle=7),
-                       Of(handle=ctypes.c_void_p(7))):
-            self.assertEqual(cuda._handle(stream), 7)
-        self.assertEqual((cuda._handle(0), cuda._handle(None)), (0, 0))
-        pool = binpool.MemoryPool("x", "thp")
-        buf = pool(100)
-        e = self.raises(OSError, "", cuda.free_on_stream, buf, 7)
-        self.assertEqual((e.errno, buf.released), (errno.ENODEV, False))
-        pool.free(buf)
-        self.raises(ValueError, "released", cuda.free_on_stream, buf)
 
     def test_readmes(self):
         """Their programs run as they stand there."""

@@ -8,6 +8,7 @@ raised by that call; where nobody can be told (freeing, detaching) ctypes prints
 import ctypes
 import errno
 import itertools
+import operator
 import sys
 import traceback
 import weakref
@@ -159,7 +160,10 @@ def fence(what):
         _waiting[f.ctx] = what
     else:
         f.kind = _library.FENCE_EVENTFD
-        fd = what if isinstance(what, int) else what.fileno()
+        if not isinstance(what, int) and not callable(getattr(what, "fileno", None)):
+            raise TypeError(f"{what!r} is no fence: no descriptor, nothing with fileno(), and no "
+                            "callable")
+        fd = operator.index(what if isinstance(what, int) else what.fileno())
         # ctypes would cut it.
         if not -1 << 31 <= fd < 1 << 31:
             raise OSError(errno.EBADF, f"{fd} is no descriptor")
@@ -192,6 +196,6 @@ def registrar_ops(name, callables, flags):
             if callables.give is not None:
                 callables.give(answer)
 
-    return _library.RegistrarOps(ctypes.sizeof(_library.RegistrarOps), name.encode(), None,
+    return _library.RegistrarOps(ctypes.sizeof(_library.RegistrarOps), name, None,
                                  _library.ATTACH(attach), _library.DETACH(detach),
                                  _library.RELEASE(), flags)

@@ -192,6 +192,7 @@ class PooledBuffer:
 
         In bytes. ValueError: not within this one.
         """
+        offset, size = operator.index(offset), operator.index(size)
         self._check()
         if offset < 0 or size < 0 or offset + size > self._size:
             raise ValueError(f"{size} bytes at {offset} are not within a buffer of {self._size}")
@@ -321,7 +322,8 @@ class MemoryPool:
                                           (_library.BUF_ZEROED if zeroed else 0)
                                           | (0 if timeout is None else _library.BUF_WAIT),
                                           0 if timeout is None else _ms(timeout),
-                                          None if tag is None else str.encode(tag))
+                                          None if tag is None else
+                                          _library.c_string("tag", tag))
                 buf = _library.Buf(size=ctypes.sizeof(_library.Buf))
                 err = lib.alloc_ex(c_pool, ctypes.byref(opts), ctypes.byref(buf))
                 ptr = buf.handle or buf.ptr
@@ -361,11 +363,11 @@ class MemoryPool:
         Waits up to timeout seconds for buffers that other threads have, and for fences.
         BufferError: buffers live; nothing changed. A second time does nothing.
         """
+        ms = _ms(timeout)
         if not self._pool:
             return
         if self._calls or self._closing:
             raise BufferError("another thread is in a call on the pool")
-        ms = _ms(timeout)
         self._free_late()
         self._closing = True
         try:

@@ -18,22 +18,40 @@ from ._library import lib
 from ._share import Share
 from ._statistics import MemoryPoolStatistics
 
+# Providers that can be had by their name.
+NAMED = {name: number for name, number in _library.PROVIDERS.items() if name != "allocator"}
 KINDS = {"host": _library.KIND_HOST, "handle": _library.KIND_HANDLE}
 
 
-def _one_of(what, choices, value):
+def _one_of(what, choices, value, or_else=""):
+    if not isinstance(value, str):
+        raise TypeError(f"{what} {value!r} is no str: {', '.join(choices)}")
     if value not in choices:
-        raise ValueError(f"{what} {value!r} is none of {', '.join(choices)}")
+        raise ValueError(f"{what} {value!r} is none of {', '.join(choices)}{or_else}")
     return choices[value]
 
 
-def _uint64(number):
+def _whole(what, number):
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise TypeError(f"{what} {number!r} is no whole number") from None
+
+
+def _within(what, least, most, number):
+    number = _whole(what, number)
+    if not least <= number <= most:
+        raise ValueError(f"{what} {number} is not within {least} and {most}")
+    return number
+
+
+def _uint64(number, what="number"):
     """For ctypes, which takes what does not fit as something else."""
-    number = operator.index(number)
+    number = _whole(what, number)
     if number < 0:
-        raise ValueError(f"{number} is negative")
+        raise ValueError(f"{what} {number} is negative")
     if number >> 64:
-        raise MemoryError(f"{number} bytes: no address space is that large")
+        raise MemoryError(f"{what} {number}: no address space is that large")
     return number
 
 
@@ -120,33 +138,41 @@ class PoolMembers:
     for the parent.
     """
 
+    # Of one that is not made, or not yet.
+    _name, _callables, _reaper, _registrars = "", None, False, ()
+
     def __init__(self, name="binpool", allocator=None, max_alloc_bytes=None, mantissa_bits=4,
                  verbose=None, *, kind="host", node=-1, strict_node=False, classes="tight",
                  granule=0, cache_bytes=None, leaks=False, reaper=False,
                  extent_idle_ms=0, strict=False):
+        if self._callables is not None:
+            raise ValueError(f"pool {self._name!r} is made already")
         handles = _one_of("kind", KINDS, kind)
         options = _library.Options(
-            size=ctypes.sizeof(_library.Options), name=str(name).encode(),
-            kind=handles, provider=0, node=node,
-            mantissa_bits=min(_uint64(mantissa_bits), 0xffffffff),
+            size=ctypes.sizeof(_library.Options),
+            name=_library.c_string("name", str(name)),
+            kind=handles, provider=0, node=_within("node", -1, 0x7fffffff, node),
+            mantissa_bits=min(_uint64(mantissa_bits, "mantissa_bits"), 0xffffffff),
             classes=_one_of("classes", _library.CLASSES, classes),
             flags=(_library.POOL_VERBOSE if verbose else 0)
             | (_library.POOL_STRICT_NODE if strict_node else 0)
             | (_library.POOL_LEAKS if leaks else 0)
             | (_library.POOL_REAPER if reaper else 0)
             | (_library.POOL_STRICT if strict else 0),
-            extent_idle_ms=min(_uint64(extent_idle_ms), 0xffffffff),
-            max_bytes=0 if max_alloc_bytes is None else _uint64(max_alloc_bytes),
-            granule=_uint64(granule),
-            cache_bytes=_library.CACHE_AUTO if cache_bytes is None else _uint64(cache_bytes))
+            extent_idle_ms=_within("extent_idle_ms", 0, 0xffffffff, extent_idle_ms),
+            max_bytes=0 if max_alloc_bytes is None
+            else _uint64(max_alloc_bytes, "max_alloc_bytes"),
+            granule=_uint64(granule, "granule"),
+            cache_bytes=_library.CACHE_AUTO if cache_bytes is None
+            else _uint64(cache_bytes, "cache_bytes"))
         if max_alloc_bytes == 0:
             raise ValueError("max_alloc_bytes 0 leaves nothing; None is no bound of yours")
         callables, callbacks = Callables(None), []
         if allocator is None or isinstance(allocator, str):
             if handles:
                 raise ValueError("a pool of handles is over an allocator of yours")
-            options.provider = _one_of("provider", dict(_library.PROVIDERS, allocator=None),
-                                       allocator or "auto")
+            options.provider = _one_of("allocator", NAMED, "auto" if allocator is None
+                                       else allocator, ", and no callable")
         else:
             ops = _ops_of(allocator, callables, handles)
             callables.inner = allocator._callables if _is_plain_pool(allocator) else None
@@ -387,6 +413,8 @@ class PoolMembers:
 
     def print_allocation_report(self, file=None):
         """The table, to stdout or a file."""
+        if file is not None and not hasattr(file, "write"):
+            raise TypeError(f"{file!r} is no file to write to")
         print(self.allocation_report(), end="", file=file)
 
     # ---- Arrays of numpy
@@ -420,6 +448,11 @@ class PoolMembers:
         in registrations_refused. Neither may use the pool (OSError, EDEADLK). Returns a Registrar.
         """
         main_interpreter_only("a registrar")
+        for what, function in (("attach", attach), ("detach", detach)):
+            if not callable(function) and (function is not None or what == "attach"):
+                raise TypeError(f"{what} {function!r} is no callable")
+        name = _library.c_string("name", name)
+        self.ptr  # raises if it is destroyed
         if self._reaper:
             raise ValueError(NO_PYTHON)
         callables, number = Callables(attach, detach), ctypes.c_uint64()
@@ -549,7 +582,9 @@ class Registrar:
     """Somebody whom a pool makes its memory known to."""
 
     def __init__(self, pool, number):
-        self._pool, self._number = pool, number
+        if not isinstance(pool, PLAIN):
+            raise TypeError(f"{pool!r} is no pool")
+        self._pool, self._number = pool, _uint64(number)
 
     def remove(self):
         """Detaches all memory and forgets it; a second time does nothing."""

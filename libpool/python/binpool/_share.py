@@ -3,12 +3,20 @@
 
 import ctypes
 import errno
+import operator
 import os
 from multiprocessing import reduction
 
 from . import _library
 from ._errors import check
 from ._library import lib
+
+
+def _share_of_the_library(struct):
+    if not isinstance(struct, _library.Share):
+        raise TypeError("made by PooledBuffer.export() and Share.open() only, not of "
+                        f"{struct!r}")
+    return struct
 
 
 class Share:
@@ -19,7 +27,7 @@ class Share:
     """
 
     def __init__(self, struct):
-        self._struct = struct
+        self._struct = _share_of_the_library(struct)
 
     @property
     def nbytes(self):
@@ -31,9 +39,12 @@ class Share:
 
         OSError: ESTALE it was freed already. The Share can be closed, or opened again.
         """
+        self._check()
+        return Import(self._struct)
+
+    def _check(self):
         if self._struct.extent_fd < 0:
             raise ValueError("the share is closed")
-        return Import(self._struct)
 
     def close(self):
         """Closes its descriptors. What is open stays so."""
@@ -50,10 +61,12 @@ class Share:
         self.close()
 
     def __del__(self):
-        self.close()
+        if hasattr(self, "_struct"):
+            self.close()
 
     def __reduce__(self):
         """For multiprocessing, which alone can pass descriptors on."""
+        self._check()
         s = self._struct
         return _received, (reduction.DupFd(s.extent_fd), reduction.DupFd(s.generation_fd),
                            s.offset, s.bytes, s.unit, s.generation, s.slot)
@@ -85,7 +98,7 @@ class Import:
     """
 
     def __init__(self, struct):
-        self._mapping = _Mapping(struct)
+        self._mapping = _Mapping(_share_of_the_library(struct))
         memory = (ctypes.c_ubyte * struct.bytes).from_address(
             lib.import_ptr(self._mapping.address))
         memory.mapping = self._mapping
@@ -131,8 +144,11 @@ def query(what):
     pool's memory.
     """
     if not isinstance(what, int):
-        what = what.ptr if hasattr(what, "ptr") else \
+        what = operator.index(what.ptr) if hasattr(what, "ptr") else \
             ctypes.addressof(ctypes.c_char.from_buffer(what))
+    # ctypes would cut it.
+    if not 0 <= what < 1 << 64:
+        raise OSError(errno.ENOENT, f"{what} is no address")
     info = _library.PtrInfo(size=ctypes.sizeof(_library.PtrInfo))
     check(lib.query(what, ctypes.byref(info)))
     found = {name: getattr(info, name) for name, _ in info._fields_[1:]}

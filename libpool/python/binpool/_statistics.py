@@ -16,22 +16,20 @@ class MemoryPoolStatistics:
         self.alloc_bytes = self.free_bytes = self.return_bytes = self.reuse_bytes = 0
 
     def push_alloc(self, size, t):
+        self.alloc_bytes, self.alloc_ns = self.alloc_bytes + size, self.alloc_ns + t
         self.allocs += 1
-        self.alloc_bytes += size
-        self.alloc_ns += t
 
     def push_free(self, size, t):
+        self.free_bytes, self.free_ns = self.free_bytes + size, self.free_ns + t
         self.frees += 1
-        self.free_bytes += size
-        self.free_ns += t
 
     def push_return(self, size):
-        self.returns += 1
         self.return_bytes += size
+        self.returns += 1
 
     def push_reuse(self, size):
-        self.reuses += 1
         self.reuse_bytes += size
+        self.reuses += 1
 
     def mean_alloc_time(self):
         """Nanoseconds; 0 if there were none, see allocs."""

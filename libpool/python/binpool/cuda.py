@@ -6,32 +6,171 @@
     ...                                             # an asynchronous copy from host
     binpool.cuda.free_on_stream(host, stream)
 
-Needs libbinpool-cuda and, when a function is called, the driver.
+    device = binpool.cuda.DevicePool()              # of the context that is current
+    array = cupy.asarray(device(1 << 20))           # or torch.as_tensor(..., device="cuda")
+
+Needs libbinpool-cuda and, when a function is called, the driver. A context is never made.
 """
 
 import ctypes
+import numbers
+import operator
 
 from . import _library
+from ._backend import MemoryPool, PooledBuffer
 from ._errors import check
 
 _, _lib = _library.open_library("libbinpool-cuda.so.0", {
     "free_on_cuda_stream": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
+    "cuda_device_allocator": (ctypes.c_int, ctypes.POINTER(_library.AllocatorOps)),
 })
 
 
 def _handle(stream):
     """The driver's handle of what the packages call a stream."""
+    handle = stream
     for name in ("ptr", "cuda_stream", "handle"):
-        stream = getattr(stream, name, stream)
-    return int(getattr(stream, "value", stream) or 0)
+        handle = getattr(handle, name, handle)
+    handle = getattr(handle, "value", handle)
+    if handle is None:
+        return 0
+    try:
+        # Those of cuda-python are no numbers, but can be made some.
+        handle = int(handle) if hasattr(type(handle), "__int__") and \
+            not isinstance(handle, numbers.Number) else operator.index(handle)
+    except TypeError:
+        raise TypeError(f"{stream!r} is no stream, nor the handle of one") from None
+    if not 0 <= handle < 1 << 64:
+        raise ValueError(f"{handle} is the handle of no stream")
+    return handle
 
 
 def free_on_stream(buf, stream=0):
-    """Frees a buffer that work in a stream may still use; it rests until that is done.
+    """Frees a buffer, of a host's or a device's pool, that work in a stream may still use.
 
-    stream: a handle, or a stream of one of those packages; 0: the legacy default stream. Errors as
-    MemoryPool.free's; BufferError also while the stream is captured; OSError (ENODEV) without a
-    driver or a context. Then nothing happened.
+    It rests until that is done. stream: a handle, or a stream of one of those packages; 0: the
+    legacy default stream. Errors as MemoryPool.free's; BufferError also while the stream is
+    captured; OSError (ENODEV) without a driver or a context. Then nothing happened.
     """
+    if not isinstance(buf, (PooledBuffer, DeviceBuffer)):
+        raise TypeError(f"{buf!r} is no buffer of a pool")
     handle = _handle(stream)
-    buf._give_with(lambda pool, ptr: check(_lib.free_on_cuda_stream(pool, ptr, handle)))
+    pooled = buf.pooled if isinstance(buf, DeviceBuffer) else buf
+    pooled._give_with(lambda pool, ptr: check(_lib.free_on_cuda_stream(pool, ptr, handle)))
+
+
+class DeviceBuffer:
+    """Memory of a device, which goes back to its pool when nothing of Python has it.
+
+    It has the __cuda_array_interface__ of bytes: cupy.asarray, torch.as_tensor and
+    numba.cuda.as_cuda_array make arrays of it, which keep it. pooled is the PooledBuffer behind
+    it. Work that a stream still has for it does not keep it: on one stream whoever gets the
+    memory next comes after, on several use free_on_stream(). Made by a DevicePool only.
+    """
+
+    __slots__ = ("pooled", "__weakref__")
+
+    def __init__(self, pooled):
+        if not isinstance(pooled, PooledBuffer):
+            raise TypeError(f"{pooled!r} is no buffer of a pool")
+        self.pooled = pooled
+
+    @property
+    def ptr(self):
+        """Its CUdeviceptr, an int; 0 of a buffer of no bytes. ValueError: released."""
+        return self.pooled.handle or 0
+
+    @property
+    def size(self):
+        """Bytes as asked for."""
+        return self.pooled.size
+
+    nbytes = size
+
+    @property
+    def capacity(self):
+        """Bytes that the pool spent on it."""
+        return self.pooled.capacity
+
+    @property
+    def released(self):
+        """Whether the memory has gone back."""
+        return self.pooled.released
+
+    def __int__(self):
+        return self.ptr
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": (self.size,), "typestr": "|u1", "data": (self.ptr, False),
+                "strides": None, "stream": None, "version": 3}
+
+    def release(self):
+        """Gives the memory back to the pool now, whoever has arrays of it; again: nothing."""
+        self.pooled.release()
+
+    def __enter__(self):
+        self.ptr  # raises if it is released
+        return self
+
+    def __exit__(self, *exc):
+        self.release()
+
+    def __repr__(self):
+        return "<binpool.cuda.DeviceBuffer of " + (
+            f"{self.size} bytes, released>" if self.released else
+            f"{self.size} bytes at {self.ptr:#x}>")
+
+
+class _DeviceMemory:
+    """The library's allocator of device memory, for the context that is current."""
+
+    def _binpool_ops(self):
+        ops = _library.AllocatorOps(size=ctypes.sizeof(_library.AllocatorOps))
+        check(_lib.cuda_device_allocator(ctypes.byref(ops)))
+        return ops
+
+
+class DevicePool(MemoryPool):
+    """A pool of device memory, of the context that is current to the thread that makes it.
+
+    (Of PyTorch and CuPy there is one when they have done anything on the device.) The arguments
+    are MemoryPool's; max_alloc_bytes None: what the device has. Calling it, or allocate(), gives
+    a DeviceBuffer. Any thread may use it, whatever is current there. With the context the memory
+    is gone: then giving it back is nothing, and allocating OSError (ENODEV).
+
+    OSError (ENODEV): no driver, no device or no current context.
+    """
+
+    def __init__(self, name="cuda", max_alloc_bytes=None, mantissa_bits=4, verbose=None, *,
+                 classes="tight"):
+        super().__init__(name, _DeviceMemory(), max_alloc_bytes, mantissa_bits, verbose,
+                         kind="handle", classes=classes)
+
+    def allocate(self, nbytes, alignment=None, *, tag=None, timeout=None):
+        """A DeviceBuffer of at least nbytes bytes; nbytes may be 0.
+
+        Memory of a device is aligned to 256 bytes; more cannot be asked for. tag and timeout are
+        those of MemoryPool. MemoryError, ValueError, OSError.
+        """
+        return DeviceBuffer(super().allocate(nbytes, alignment, tag=tag, timeout=timeout))
+
+    __call__ = allocate
+
+    def allocate_aligned(self, size, alignment, /):
+        """As allocate."""
+        return self.allocate(size, alignment)
+
+    def free(self, buf, size=None, /):
+        """Gives a buffer back; size, if given, is checked. ValueError, TypeError."""
+        super().free(_pooled(buf), size)
+
+    def free_after(self, buf, *fences):
+        """As MemoryPool's, of a DeviceBuffer."""
+        super().free_after(_pooled(buf), *fences)
+
+
+def _pooled(buf):
+    if not isinstance(buf, DeviceBuffer):
+        raise TypeError(f"{buf!r} is no buffer of a pool of device memory")
+    return buf.pooled

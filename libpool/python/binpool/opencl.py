@@ -13,13 +13,14 @@ Needs pyopencl and libbinpool-opencl.
 """
 
 import ctypes
+import operator
 
 import pyopencl
 
 from . import _library
-from ._backend import MemoryPool
+from ._backend import MemoryPool, PooledBuffer
 from ._errors import check
-from ._pool import Registrar
+from ._pool import Registrar, _uint64
 
 _FUNCTIONS = {
     "cl_attach": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
@@ -38,6 +39,11 @@ def _library_of_ours():
     return _lib
 
 
+def _is_a(what, kind, name):
+    if not isinstance(what, kind):
+        raise TypeError(f"{what!r} is no {name}")
+
+
 def attach(pool, queue):
     """Makes all memory of a pool known to OpenCL as pinned, now and whenever there is more.
 
@@ -46,8 +52,11 @@ def attach(pool, queue):
     the queue still does. MemoryError: the device takes no more, or no extent as large as the
     pool's; OSError: any other error of OpenCL. ImportError: there is no libbinpool-opencl.
     """
+    _is_a(pool, MemoryPool, "pool")
+    _is_a(queue, pyopencl.CommandQueue, "pyopencl.CommandQueue")
     number = ctypes.c_uint64()
-    pool._ask(_library_of_ours().cl_attach, queue.context.int_ptr, queue.int_ptr, ctypes.byref(number))
+    pool._ask(_library_of_ours().cl_attach, queue.context.int_ptr, queue.int_ptr,
+              ctypes.byref(number))
     return Registrar(pool, number.value)
 
 
@@ -57,6 +66,8 @@ def free_on_queue(buf, queue):
     It rests until those that are enqueued by now have ended. Errors as MemoryPool.free's, and
     OSError; then nothing happened.
     """
+    _is_a(buf, (PooledBuffer, DeviceBuffer), "buffer of a pool")
+    _is_a(queue, pyopencl.CommandQueue, "pyopencl.CommandQueue")
     lib = _library_of_ours()
     pooled = buf.pooled if isinstance(buf, DeviceBuffer) else buf
     pooled._give_with(lambda pool, ptr: check(lib.free_on_cl_queue(pool, ptr, queue.int_ptr)))
@@ -100,7 +111,8 @@ class _DeviceMemory:
     """The library's allocator of device memory, for one device."""
 
     def __init__(self, queue, flags):
-        self.queue, self.flags = queue, flags
+        _is_a(queue, pyopencl.CommandQueue, "pyopencl.CommandQueue")
+        self.queue, self.flags = queue, _uint64(flags, "flags")
 
     def _binpool_ops(self):
         ops = _library.AllocatorOps(size=ctypes.sizeof(_library.AllocatorOps))
@@ -128,6 +140,7 @@ class DevicePool(MemoryPool):
         Memory of a device is aligned for all of its types; more cannot be asked for.
         MemoryError, ValueError.
         """
+        nbytes = operator.index(nbytes)
         pooled = super().allocate(max(nbytes, 1) if nbytes >= 0 else nbytes, alignment)
         # Another name for the memory that the pool has, so that its end can be seen.
         buffer = pyopencl.Buffer.from_int_ptr(pooled.handle, True)
@@ -139,15 +152,13 @@ class DevicePool(MemoryPool):
 
     def free(self, buf, size=None, /):
         """Gives a buffer back; size, if given, is checked. ValueError, TypeError."""
-        if not isinstance(buf, DeviceBuffer):
-            raise TypeError(f"{buf!r} is no buffer of a pool of device memory")
+        _is_a(buf, DeviceBuffer, "buffer of a pool of device memory")
         pooled = buf.pooled
-        super().free(pooled, None if size is None else max(size, 1))
+        super().free(pooled, None if size is None else max(operator.index(size), 1))
         buf.release()
 
     def free_after(self, buf, *fences):
         """As MemoryPool's, of a DeviceBuffer."""
-        if not isinstance(buf, DeviceBuffer):
-            raise TypeError(f"{buf!r} is no buffer of a pool of device memory")
+        _is_a(buf, DeviceBuffer, "buffer of a pool of device memory")
         super().free_after(buf.pooled, *fences)
         buf.release()

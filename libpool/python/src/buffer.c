@@ -177,9 +177,17 @@ static PyObject *py_buffer_exit(PyObject *self, PyObject *args)
 static PyObject *py_buffer_sub(PyObject *self, PyObject *args)
 {
 	struct buffer *b = (struct buffer *)self, *part;
+	PyObject *from, *length;
 	Py_ssize_t offset, size;
 
-	if (!PyArg_ParseTuple(args, "nn:sub", &offset, &size) || !buffer_usable(b))
+	if (!PyArg_ParseTuple(args, "OO:sub", &from, &length))
+		return NULL;
+	/* What is out of bounds for C is so for the buffer. */
+	offset = PyNumber_AsSsize_t(from, NULL);
+	if (offset == -1 && PyErr_Occurred())
+		return NULL;
+	size = PyNumber_AsSsize_t(length, NULL);
+	if ((size == -1 && PyErr_Occurred()) || !buffer_usable(b))
 		return NULL;
 	if (offset < 0 || size < 0 || (size_t)offset > b->bytes ||
 	    (size_t)size > b->bytes - (size_t)offset)

@@ -178,16 +178,41 @@ static PyObject *allocate(struct pool *self, const struct binpool_alloc_opts *op
 	return b;
 }
 
-static bool to_ms(double seconds, uint32_t *ms)
+static bool to_ms(PyObject *time, uint32_t *ms)
 {
 	const double longest = (double)UINT32_MAX;
+	double seconds = PyFloat_AsDouble(time);
+	PyObject *zero;
 
+	/* An int that no double can be, of either sign. */
+	if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+		PyErr_Clear();
+		zero = PyLong_FromLong(0);
+		seconds = zero && PyObject_RichCompareBool(time, zero, Py_GT) == 1 ? longest : -1;
+		Py_XDECREF(zero);
+	}
+	if (PyErr_Occurred())
+		return false;
 	if (!(seconds >= 0)) {
 		PyErr_SetString(PyExc_ValueError, "a time to wait is not negative");
 		return false;
 	}
 	*ms = seconds * 1000 < longest ? (uint32_t)(seconds * 1000) : UINT32_MAX;
 	return true;
+}
+
+/* NULL, raised: it is no tag. */
+static const char *to_tag(PyObject *text)
+{
+	const char *tag;
+	Py_ssize_t size;
+
+	if (!PyUnicode_Check(text))
+		return PyErr_Format(PyExc_TypeError, "tag %R is no str", text);
+	tag = PyUnicode_AsUTF8AndSize(text, &size);
+	if (tag && strlen(tag) != (size_t)size)
+		return PyErr_Format(PyExc_ValueError, "tag %R has a null character", text);
+	return tag;
 }
 
 /* What Python says of a request, by name; NULL or None: nothing. */
@@ -220,14 +245,12 @@ static PyObject *allocate_wishes(struct pool *self, const struct wishes *w)
 	if (zero < 0)
 		return NULL;
 	if (w->tag && w->tag != Py_None) {
-		opts.tag = PyUnicode_AsUTF8AndSize(w->tag, NULL);
+		opts.tag = to_tag(w->tag);
 		if (!opts.tag)
 			return NULL;
 	}
 	if (w->timeout && w->timeout != Py_None) {
-		double seconds = PyFloat_AsDouble(w->timeout);
-
-		if (PyErr_Occurred() || !to_ms(seconds, &opts.wait_ms))
+		if (!to_ms(w->timeout, &opts.wait_ms))
 			return NULL;
 		opts.flags = BINPOOL_BUF_WAIT;
 	}
@@ -425,11 +448,11 @@ static int pool_destroy(struct pool *self, uint32_t ms)
 static PyObject *py_pool_destroy(PyObject *self, PyObject *args)
 {
 	struct pool *pool = (struct pool *)self;
-	double seconds = 0;
-	uint32_t ms;
+	PyObject *timeout = NULL;
+	uint32_t ms = 0;
 	int err;
 
-	if (!PyArg_ParseTuple(args, "|d:destroy", &seconds))
+	if (!PyArg_ParseTuple(args, "|O:destroy", &timeout) || (timeout && !to_ms(timeout, &ms)))
 		return NULL;
 	if (!pool->pool)
 		Py_RETURN_NONE;
@@ -437,8 +460,6 @@ static PyObject *py_pool_destroy(PyObject *self, PyObject *args)
 		PyErr_SetString(PyExc_BufferError, "another thread is in a call on the pool");
 		return NULL;
 	}
-	if (!to_ms(seconds, &ms))
-		return NULL;
 	err = pool_destroy(pool, ms);
 	if (err)
 		return fail(pool, err);

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+"""CUDA: what is said without it, all of it on a driver that does as it is told, and on a GPU."""
+
+import ctypes
+import errno
+import gc
+import importlib
+import os
+import subprocess
+import tempfile
+import threading
+
+import binpool
+from binpool import cuda
+from helpers import Case, MIB, thp
+
+TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def driver():
+    """The driver, for the tests' own calls; None: there is no GPU."""
+    try:
+        cu = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    device = ctypes.c_int()
+    return None if cu.cuInit(0) or cu.cuDeviceGet(ctypes.byref(device), 0) else cu
+
+
+class Streams(Case):
+    def test_of_any_package(self):
+        class Of:
+            def __init__(self, **names):
+                self.__dict__.update(names)
+
+        class Convertible:
+            def __int__(self):
+                return 7
+
+        for stream in (7, Of(ptr=7), Of(cuda_stream=7), Of(handle=7),
+                       Of(handle=ctypes.c_void_p(7)), Convertible(), Of(handle=Convertible())):
+            self.assertEqual(cuda._handle(stream), 7)
+        for stream in (0, None, Of(handle=ctypes.c_void_p())):
+            self.assertEqual(cuda._handle(stream), 0)
+
+
+class Absence(Case):
+    def test_it_is_told(self):
+        if driver():
+            self.skipTest("there is a GPU")
+        pool = thp()
+        buf = pool(100)
+        e = self.raises(OSError, "CUDA", cuda.free_on_stream, buf, 7)
+        self.assertEqual((e.errno, buf.released), (errno.ENODEV, False))
+        pool.free(buf)
+        self.raises(ValueError, "released", cuda.free_on_stream, buf)
+        e = self.raises(OSError, "CUDA", cuda.DevicePool)
+        self.assertEqual(e.errno, errno.ENODEV)
+        try:
+            ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            self.assertIn("libcuda.so.1", str(e))
+
+    def test_wrong_arguments(self):
+        self.assertRaises(TypeError, cuda.DeviceBuffer, 17)
+        self.assertRaises(TypeError, cuda.DevicePool, nonsense=1)
+        for bad in ({"mantissa_bits": "x"}, {"max_alloc_bytes": 1.5}, {"classes": 1}):
+            self.assertRaises(TypeError, cuda.DevicePool, **bad)
+
+
+class Told(Case):
+    """The driver of the unit tests, in a process of its own; its memory is the host's."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o",
+                        os.path.join(cls.folder.name, "libcuda.so.1"),
+                        os.path.join(TREE, "tests", "unit", "fake_cuda.c")], check=True)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    BEGIN = """
+        import ctypes, errno, gc, threading
+        from binpool import cuda
+        driver = ctypes.CDLL("libcuda.so.1")
+        class Driver(ctypes.Structure):
+            _fields_ = [("current", ctypes.c_void_p)] + [
+                (name, ctypes.c_int) for name in ("mode", "record_error", "query_error",
+                                                  "alloc_error")] + [
+                (name, ctypes.c_long) for name in ("allocated", "created", "recorded", "queried",
+                                                   "wrong")]
+        driver.fake_cuda.restype = ctypes.POINTER(Driver)
+        fake = driver.fake_cuda().contents
+        class Context(ctypes.Structure):
+            _fields_ = [("id", ctypes.c_uint64)]
+        class Stream(ctypes.Structure):
+            _fields_ = [("context", ctypes.c_void_p), ("capturing", ctypes.c_bool),
+                        ("submitted", ctypes.c_uint64), ("finished", ctypes.c_uint64)]
+        context = Context(7)
+        stream = Stream(ctypes.addressof(context), False, 1, 0)
+        def raises(kind, words, function, *arguments, **named):
+            try:
+                function(*arguments, **named)
+            except kind as e:
+                assert words in str(e), e
+                return e
+            raise AssertionError(f"{kind} was not raised")
+        e = raises(OSError, "no context is current", cuda.DevicePool)
+        assert e.errno == errno.ENODEV
+        fake.current = ctypes.addressof(context)
+        pool = cuda.DevicePool("gpu", 1 << 20)
+        fake.current = None
+        """
+    END = """
+        del pool
+        gc.collect()
+        assert (fake.allocated, fake.wrong, fake.mode) == (0, 0, 0), (fake.allocated, fake.wrong)
+        print("over")
+        """
+
+    def told(self, text):
+        self.assertEqual(self.script(self.BEGIN + text + self.END,
+                                     LD_LIBRARY_PATH=self.folder.name), ["over"])
+
+    def test_memory(self):
+        self.told("""
+        assert (pool.name, pool.max_alloc_bytes, pool.provider) == ("gpu", 1 << 20, "allocator")
+        buf = pool(5000)
+        assert fake.allocated == 1
+        assert (buf.size, buf.nbytes, buf.capacity, int(buf)) == (5000, 5000, 5120, buf.ptr)
+        assert buf.__cuda_array_interface__ == {
+            "shape": (5000,), "typestr": "|u1", "data": (buf.ptr, False), "strides": None,
+            "stream": None, "version": 3}
+        ctypes.memset(buf.ptr, 1, 5000)
+        assert f"{buf.ptr:#x}" in repr(buf)
+        ptr = buf.ptr
+        raises(ValueError, "4999", pool.free, buf, 4999)
+        raises(TypeError, "no buffer", pool.free, buf.pooled)
+        raises(TypeError, "no buffer", pool.free_after, buf.pooled, lambda: True)
+        pool.free(buf, 5000)
+        assert buf.released and "released" in repr(buf) and pool.held_blocks == 1
+        for call in (lambda: buf.ptr, lambda: buf.__cuda_array_interface__,
+                     lambda: pool.free(buf), lambda: cuda.free_on_stream(buf),
+                     buf.__enter__):
+            raises(ValueError, "released", call)
+        buf.release()
+        with pool.allocate(nbytes=5000, tag="mine") as buf:
+            assert buf.ptr == ptr and "mine" in pool.leaks()
+        # With its last reference it goes.
+        kept = pool(5000)
+        del kept
+        assert (pool.active_blocks, pool.held_blocks) == (0, 1)
+        empty = pool(0)
+        assert (empty.ptr, empty.size) == (0, 0)
+        assert empty.__cuda_array_interface__["data"] == (0, False)
+        pool.free(empty, 0)
+        raises(ValueError, "aligned", pool.allocate, 100, 64)
+        raises(ValueError, "aligned", pool.allocate_aligned, 100, 64)
+        raises(ValueError, "", pool, -1)
+        raises(TypeError, "", pool, "x")
+        thread = threading.Thread(target=lambda: pool(9000))
+        thread.start()
+        thread.join()
+        pool.free_held()
+        assert fake.allocated == pool.reserved_bytes == 0
+        """)
+
+    def test_shortages(self):
+        self.told("""
+        kept = pool(5000)
+        pool(9000)
+        raises(MemoryError, "max_bytes is 1 MiB", pool, 2 << 20)
+        fake.alloc_error = 2
+        # What is held goes first.
+        e = raises(MemoryError, "cuMemAlloc", pool, 20000)
+        assert (e.errno, pool.held_blocks) == (errno.ENOMEM, 0)
+        fake.alloc_error = 719
+        e = raises(OSError, "CUDA_ERROR_OF_THE_TEST", pool, 20000)
+        assert e.errno == errno.EIO
+        fake.alloc_error = 0
+        del kept
+        pool.destroy()
+        raises(ValueError, "destroyed", pool, 1)
+        """)
+
+    def test_in_flight(self):
+        self.told("""
+        buf, host = pool(5000), binpool.MemoryPool("host", "thp")
+        cuda.free_on_stream(buf, ctypes.addressof(stream))
+        cuda.free_on_stream(host(100), ctypes.addressof(stream))
+        assert buf.released and (pool.poll(), host.poll(), pool.held_blocks) == (1, 1, 0)
+        over = []
+        pool.free_after(pool(5000), lambda: bool(over))
+        assert pool.poll() == 2
+        stream.finished = 1
+        over.append(1)
+        assert (pool.poll(), host.poll(), pool.held_blocks) == (0, 0, 2)
+        buf = pool(5000)
+        stream.capturing = True
+        raises(BufferError, "captur", cuda.free_on_stream, buf, ctypes.addressof(stream))
+        assert not buf.released
+        host.destroy()
+        del buf
+        """)
+
+    def test_context_goes(self):
+        self.told("""
+        buf, ptr = pool(5000), []
+        context.id = 0
+        e = raises(OSError, "destroyed", pool, 9000)
+        assert e.errno == errno.ENODEV
+        ptr.append(buf.ptr)
+        del buf
+        pool.destroy()
+        # The memory went with it.
+        assert fake.allocated == 1
+        fake.allocated = 0
+        """)
+
+
+class Gpu(Case):
+    def setUp(self):
+        self.cu = driver()
+        if not self.cu:
+            self.skipTest("no GPU")
+        self.context = ctypes.c_void_p()
+        self.call("cuCtxCreate_v2", ctypes.byref(self.context), 0, 0)
+
+    def tearDown(self):
+        if self.context:
+            self.call("cuCtxDestroy_v2", self.context)
+
+    def call(self, name, *arguments):
+        self.assertEqual(getattr(self.cu, name)(*arguments), 0, name)
+
+    def fill(self, buf, byte):
+        self.call("cuMemsetD8_v2", ctypes.c_uint64(buf.ptr), ctypes.c_ubyte(byte),
+                  ctypes.c_size_t(buf.size))
+
+    def content(self, buf):
+        host = ctypes.create_string_buffer(buf.size)
+        self.call("cuMemcpyDtoH_v2", host, ctypes.c_uint64(buf.ptr), ctypes.c_size_t(buf.size))
+        return host.raw
+
+    def test_memory(self):
+        pool = cuda.DevicePool()
+        a, b = pool(5 * MIB), pool(5 * MIB)
+        self.fill(a, 1)
+        self.fill(b, 2)
+        self.assertEqual((self.content(a), self.content(b)), (b"\1" * a.size, b"\2" * b.size))
+        ptr = a.ptr
+        pool.free(a, 5 * MIB)
+        a = pool(5 * MIB - 1000)
+        self.assertEqual((a.ptr, pool.statistics.reuses), (ptr, 1))
+        self.assertEqual(a.__cuda_array_interface__["data"], (ptr, False))
+        self.assertEqual(a.ptr % 256, 0)
+        wrong = []
+
+        def elsewhere():
+            """Where no context is current."""
+            try:
+                pool(9 * MIB)
+            except BaseException as e:
+                wrong.append(e)
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        self.assertEqual(wrong, [])
+        self.identities(pool)
+        del a, b
+        pool.free_held()
+        self.assertEqual(pool.reserved_bytes, 0)
+        self.raises(MemoryError, "cuMemAlloc", pool, 1 << 42)
+        pool.destroy()
+
+    def test_in_flight(self):
+        device, host, stream = cuda.DevicePool(), thp(), ctypes.c_void_p()
+        self.call("cuStreamCreate", ctypes.byref(stream), 1)
+        gate = threading.Event()
+
+        @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        def wait(unused):
+            gate.wait(60)
+
+        self.call("cuLaunchHostFunc", stream, wait, None)
+        a, b = device(MIB), host(MIB)
+        pointers = a.ptr, b.ptr
+        self.call("cuMemsetD8Async", ctypes.c_uint64(a.ptr), ctypes.c_ubyte(1),
+                  ctypes.c_size_t(MIB), stream)
+        cuda.free_on_stream(a, stream)
+        cuda.free_on_stream(b, stream.value)
+        self.assertEqual((device.poll(), host.poll(), a.released, b.released), (1, 1, True, True))
+        # Nobody gets them meanwhile.
+        self.assertNotEqual((device(MIB).ptr, host(MIB).ptr), pointers)
+        gate.set()
+        self.call("cuStreamSynchronize", stream)
+        self.assertEqual((device.poll(), host.poll()), (0, 0))
+        device.destroy()
+        host.destroy()
+        self.call("cuStreamDestroy_v2", stream)
+
+    def test_context_goes(self):
+        pool = cuda.DevicePool()
+        buf = pool(MIB)
+        self.call("cuCtxDestroy_v2", self.context)
+        self.context = None
+        e = self.raises(OSError, "destroyed", pool, 9 * MIB)
+        self.assertEqual(e.errno, errno.ENODEV)
+        del buf
+        pool.destroy()
+
+    def test_arrays(self):
+        """Of those packages that are here; of none of them there is nothing to test."""
+        makers = {"torch": lambda m, buf: m.as_tensor(buf, device="cuda"),
+                  "cupy": lambda m, buf: m.asarray(buf),
+                  "numba.cuda": lambda m, buf: m.as_cuda_array(buf)}
+        found, primary = [], ctypes.c_void_p()
+        # Theirs is the one that the device has by itself.
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(primary), 0)
+        self.call("cuCtxSetCurrent", primary)
+        self.addCleanup(self.cu.cuDevicePrimaryCtxRelease_v2, 0)
+        for name, make in makers.items():
+            try:
+                module = importlib.import_module(name)
+            except ImportError:
+                continue
+            found.append(name)
+            with self.subTest(name):
+                pool = cuda.DevicePool()
+                buf = pool(MIB)
+                self.fill(buf, 5)
+                array = make(module, buf)
+                host = array.cpu().numpy() if name == "torch" else \
+                    array.get() if name == "cupy" else array.copy_to_host()
+                self.assertEqual((len(host), int(host.min()), int(host.max())), (MIB, 5, 5))
+                del buf
+                self.assertEqual(pool.active_blocks, 1)
+                del array
+                gc.collect()
+                self.assertEqual(pool.active_blocks, 0)
+        if not found:
+            self.skipTest("no PyTorch, CuPy or Numba")
+
+    def test_the_end(self):
+        """Dropped as Python likes, while the context is there and when it is not."""
+        for collector in ("gc.disable()", "gc.set_threshold(1)"):
+            self.script(f"""
+                import ctypes
+                from binpool import cuda
+                {collector}
+                cu, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+                assert not cu.cuInit(0) and not cu.cuCtxCreate_v2(ctypes.byref(context), 0, 0)
+                b_pool = cuda.DevicePool()
+                a_buf = b_pool(1 << 20)
+                c_other = cuda.DevicePool()
+                sys.kept = c_other(100), b_pool(100)
+                binpool.kept = a_buf, b_pool
+                """)
