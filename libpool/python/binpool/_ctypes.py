@@ -11,6 +11,7 @@ import errno
 import operator
 
 from . import _library
+from ._arguments import c_string
 from ._callbacks import main_interpreter_only
 from ._errors import exception
 from ._library import lib
@@ -323,7 +324,7 @@ class MemoryPool:
                                           | (0 if timeout is None else _library.BUF_WAIT),
                                           0 if timeout is None else _ms(timeout),
                                           None if tag is None else
-                                          _library.c_string("tag", tag))
+                                          c_string("tag", tag))
                 buf = _library.Buf(size=ctypes.sizeof(_library.Buf))
                 err = lib.alloc_ex(c_pool, ctypes.byref(opts), ctypes.byref(buf))
                 ptr = buf.handle or buf.ptr

@@ -187,13 +187,4 @@ def open_library(name, functions):
                       "ldconfig), or name its path in BINPOOL_LIBRARY.")
 
 
-def c_string(what, value):
-    """A str for C, which would end it at its first null."""
-    if not isinstance(value, str):
-        raise TypeError(f"{what} {value!r} is no str")
-    if "\0" in value:
-        raise ValueError(f"{what} {value!r} has a null character")
-    return value.encode()
-
-
 PATH, lib = open_library("libbinpool.so.0", FUNCTIONS)

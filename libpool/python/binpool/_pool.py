@@ -7,10 +7,10 @@ members of these two, so that no class stands between a caller and the fast path
 """
 
 import ctypes
-import operator
 import os
 
 from . import _library
+from ._arguments import c_string, one_of, uint64, within
 from ._callbacks import (Callables, allocator_ops, fence, forget_fence, main_interpreter_only,
                          registrar_ops)
 from ._errors import check, exception
@@ -21,38 +21,6 @@ from ._statistics import MemoryPoolStatistics
 # Providers that can be had by their name.
 NAMED = {name: number for name, number in _library.PROVIDERS.items() if name != "allocator"}
 KINDS = {"host": _library.KIND_HOST, "handle": _library.KIND_HANDLE}
-
-
-def _one_of(what, choices, value, or_else=""):
-    if not isinstance(value, str):
-        raise TypeError(f"{what} {value!r} is no str: {', '.join(choices)}")
-    if value not in choices:
-        raise ValueError(f"{what} {value!r} is none of {', '.join(choices)}{or_else}")
-    return choices[value]
-
-
-def _whole(what, number):
-    try:
-        return operator.index(number)
-    except TypeError:
-        raise TypeError(f"{what} {number!r} is no whole number") from None
-
-
-def _within(what, least, most, number):
-    number = _whole(what, number)
-    if not least <= number <= most:
-        raise ValueError(f"{what} {number} is not within {least} and {most}")
-    return number
-
-
-def _uint64(number, what="number"):
-    """For ctypes, which takes what does not fit as something else."""
-    number = _whole(what, number)
-    if number < 0:
-        raise ValueError(f"{what} {number} is negative")
-    if number >> 64:
-        raise MemoryError(f"{what} {number}: no address space is that large")
-    return number
 
 
 def _as_callable(allocator):
@@ -147,31 +115,31 @@ class PoolMembers:
                  extent_idle_ms=0, strict=False):
         if self._callables is not None:
             raise ValueError(f"pool {self._name!r} is made already")
-        handles = _one_of("kind", KINDS, kind)
+        handles = one_of("kind", KINDS, kind)
         options = _library.Options(
             size=ctypes.sizeof(_library.Options),
-            name=_library.c_string("name", str(name)),
-            kind=handles, provider=0, node=_within("node", -1, 0x7fffffff, node),
-            mantissa_bits=min(_uint64(mantissa_bits, "mantissa_bits"), 0xffffffff),
-            classes=_one_of("classes", _library.CLASSES, classes),
+            name=c_string("name", str(name)),
+            kind=handles, provider=0, node=within("node", -1, 0x7fffffff, node),
+            mantissa_bits=min(uint64(mantissa_bits, "mantissa_bits"), 0xffffffff),
+            classes=one_of("classes", _library.CLASSES, classes),
             flags=(_library.POOL_VERBOSE if verbose else 0)
             | (_library.POOL_STRICT_NODE if strict_node else 0)
             | (_library.POOL_LEAKS if leaks else 0)
             | (_library.POOL_REAPER if reaper else 0)
             | (_library.POOL_STRICT if strict else 0),
-            extent_idle_ms=_within("extent_idle_ms", 0, 0xffffffff, extent_idle_ms),
+            extent_idle_ms=within("extent_idle_ms", 0, 0xffffffff, extent_idle_ms),
             max_bytes=0 if max_alloc_bytes is None
-            else _uint64(max_alloc_bytes, "max_alloc_bytes"),
-            granule=_uint64(granule, "granule"),
+            else uint64(max_alloc_bytes, "max_alloc_bytes"),
+            granule=uint64(granule, "granule"),
             cache_bytes=_library.CACHE_AUTO if cache_bytes is None
-            else _uint64(cache_bytes, "cache_bytes"))
+            else uint64(cache_bytes, "cache_bytes"))
         if max_alloc_bytes == 0:
             raise ValueError("max_alloc_bytes 0 leaves nothing; None is no bound of yours")
         callables, callbacks = Callables(None), []
         if allocator is None or isinstance(allocator, str):
             if handles:
                 raise ValueError("a pool of handles is over an allocator of yours")
-            options.provider = _one_of("allocator", NAMED, "auto" if allocator is None
+            options.provider = one_of("allocator", NAMED, "auto" if allocator is None
                                        else allocator, ", and no callable")
         else:
             ops = _ops_of(allocator, callables, handles)
@@ -308,25 +276,25 @@ class PoolMembers:
         """
         if not 0 <= age < 1 << 50:
             raise ValueError(f"an age of {age} seconds")
-        return self._ask(lib.trim, _uint64(nbytes), int(age * 1000))
+        return self._ask(lib.trim, uint64(nbytes), int(age * 1000))
 
     def reserve(self, nbytes):
         """Gets memory now until nbytes are free for buffers in one stretch. MemoryError."""
-        self._ask(lib.reserve, _uint64(nbytes))
+        self._ask(lib.reserve, uint64(nbytes))
 
     # ---- Questions
 
     def may_alloc(self, size):
         """Whether reserved bytes and a buffer of size together are within max_alloc_bytes."""
-        return bool(self._ask(lib.may_alloc, _uint64(size)))
+        return bool(self._ask(lib.may_alloc, uint64(size)))
 
     def bin_number(self, size):
         """Size class of size bytes. MemoryError: there is none."""
-        return self._ask(lib.pool_bin_number, _uint64(size))
+        return self._ask(lib.pool_bin_number, uint64(size))
 
     def alloc_size(self, bin_nr):
         """Capacity of a size class, in bytes. ValueError: there is no such class."""
-        return self._ask(lib.pool_alloc_size, min(_uint64(bin_nr), 0xffffffff))
+        return self._ask(lib.pool_alloc_size, min(uint64(bin_nr), 0xffffffff))
 
     @property
     def held_blocks(self):
@@ -451,7 +419,7 @@ class PoolMembers:
         for what, function in (("attach", attach), ("detach", detach)):
             if not callable(function) and (function is not None or what == "attach"):
                 raise TypeError(f"{what} {function!r} is no callable")
-        name = _library.c_string("name", name)
+        name = c_string("name", name)
         self.ptr  # raises if it is destroyed
         if self._reaper:
             raise ValueError(NO_PYTHON)
@@ -584,7 +552,7 @@ class Registrar:
     def __init__(self, pool, number):
         if not isinstance(pool, PLAIN):
             raise TypeError(f"{pool!r} is no pool")
-        self._pool, self._number = pool, _uint64(number)
+        self._pool, self._number = pool, uint64(number)
 
     def remove(self):
         """Detaches all memory and forgets it; a second time does nothing."""

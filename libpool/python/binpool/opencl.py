@@ -18,9 +18,10 @@ import operator
 import pyopencl
 
 from . import _library
+from ._arguments import uint64
 from ._backend import MemoryPool, PooledBuffer
 from ._errors import check
-from ._pool import Registrar, _uint64
+from ._pool import Registrar
 
 _FUNCTIONS = {
     "cl_attach": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
@@ -112,7 +113,7 @@ class _DeviceMemory:
 
     def __init__(self, queue, flags):
         _is_a(queue, pyopencl.CommandQueue, "pyopencl.CommandQueue")
-        self.queue, self.flags = queue, _uint64(flags, "flags")
+        self.queue, self.flags = queue, uint64(flags, "flags")
 
     def _binpool_ops(self):
         ops = _library.AllocatorOps(size=ctypes.sizeof(_library.AllocatorOps))
