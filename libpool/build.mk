@@ -89,6 +89,20 @@ $$(LIB)/pkgconfig/$(1).pc: libpool/build.mk
 endef
 $(foreach part,$(LIBPOOL_PARTS),$(eval $(call libpool_part,$(part))))
 
+# libbinpool-preload is for LD_PRELOAD, and nobody links it: it has neither header nor version, and
+# links libc only, as each child of a program has it too. It loads what it needs from beside it.
+PRELOAD_SO := $(LIB)/libbinpool-preload.so
+PRELOAD_MAP := libpool/src/preload/preload.map
+PRELOAD_OBJ := $(patsubst libpool/src/%.c,$(LIBPOOL_OBJ)/%.o,$(wildcard libpool/src/preload/*.c))
+-include $(PRELOAD_OBJ:.o=.d)
+
+lib: $(PRELOAD_SO)
+$(PRELOAD_SO): $(PRELOAD_OBJ) $(PRELOAD_MAP)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(@F) -Wl,--version-script=$(PRELOAD_MAP) \
+		-Wl,-z,nodelete,-z,defs,-z,relro -Wl,--enable-new-dtags,-rpath,'$$ORIGIN' \
+		-o $@ $(PRELOAD_OBJ) -pthread -ldl
+
 LIBPOOL_DEST = $(DESTDIR)$(PREFIX)
 
 install-lib: lib ## Install libbinpool under DESTDIR and PREFIX
@@ -100,6 +114,7 @@ install-lib: lib ## Install libbinpool under DESTDIR and PREFIX
 		sed 's|^prefix=.*|prefix=$(PREFIX)|' $(LIB)/pkgconfig/$$part.pc \
 			>$(LIBPOOL_DEST)/lib/pkgconfig/$$part.pc; \
 	done
+	install -m 755 $(PRELOAD_SO) $(LIBPOOL_DEST)/lib/
 	install -m 644 $(filter libpool/%,$(foreach part,$(LIBPOOL_PARTS),$(HEADERS_$(part)))) \
 		$(LIBPOOL_DEST)/include/
 	install -m 644 $(filter uapi/%,$(HEADERS_binpool)) $(LIBPOOL_DEST)/include/linux/

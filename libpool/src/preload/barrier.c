@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * What was under way on the devices is over. cudaFreeHost waits for that, and programs rely on
+ * it: they free what a copy still reads. Owns the tickets, of which a synchronisation passes all
+ * that were given out before it began (the lock turn: one at a time), and the contexts in which
+ * somebody was served (the lock noting; they stay).
+ *
+ * Memory of ours is known in all contexts, so all are waited for: the devices' primary ones, and
+ * others that we have seen.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "preload.h"
+
+#define CAPTURE_RELAXED 2
+
+struct context {
+	struct context *next;
+	CUcontext context;
+	unsigned long long id; /* its address may become another's */
+};
+
+static pthread_mutex_t noting = PTHREAD_MUTEX_INITIALIZER;
+static struct context *contexts; /* read without a lock */
+
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t given;	/* atomic */
+static uint64_t passed; /* atomic, written in turn */
+
+static bool alive(const struct driver *cu, const struct context *c)
+{
+	unsigned long long id;
+
+	return !cu->CtxGetId(c->context, &id) && id == c->id;
+}
+
+static struct context *noted(CUcontext context, unsigned long long id)
+{
+	struct context *c = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE);
+
+	while (c && (c->context != context || c->id != id))
+		c = c->next;
+	return c;
+}
+
+void barrier_note(const struct driver *cu, CUcontext context)
+{
+	unsigned long long id;
+	struct context *c;
+
+	/* A driver too old to tell contexts apart: the primary ones have to do. */
+	if (!cu->CtxGetId || cu->CtxGetId(context, &id) || noted(context, id))
+		return;
+	pthread_mutex_lock(&noting);
+	c = noted(context, id) ? NULL : malloc(sizeof(*c));
+	if (c) {
+		*c = (struct context){.next = contexts, .context = context, .id = id};
+		__atomic_store_n(&contexts, c, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&noting);
+}
+
+uint64_t barrier_ticket(void)
+{
+	return __atomic_add_fetch(&given, 1, __ATOMIC_SEQ_CST);
+}
+
+/* A context that cannot be entered has ended, and its work with it. */
+static bool synchronize(const struct driver *cu, CUcontext context)
+{
+	CUcontext popped;
+	int err;
+
+	if (cu->CtxPushCurrent(context))
+		return true;
+	err = cu->CtxSynchronize();
+	cu->CtxPopCurrent(&popped);
+	return !err;
+}
+
+static bool synchronize_primary(const struct driver *cu, int ordinal)
+{
+	CUcontext context;
+	unsigned int flags;
+	int device, active;
+	bool over;
+
+	if (cu->DeviceGet(&device, ordinal) || cu->PrimaryCtxGetState(device, &flags, &active) ||
+	    !active)
+		return true;
+	/* It is there already: nothing is made by this. */
+	if (cu->PrimaryCtxRetain(&context, device))
+		return true;
+	over = synchronize(cu, context);
+	cu->PrimaryCtxRelease(device);
+	return over;
+}
+
+static bool synchronize_all(const struct driver *cu)
+{
+	bool over = true;
+	int count;
+
+	if (cu->DeviceGetCount(&count))
+		return false;
+	for (int i = 0; i < count && over; i++)
+		over = synchronize_primary(cu, i);
+	for (struct context *c = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE); c && over;
+	     c = c->next)
+		if (alive(cu, c))
+			over = synchronize(cu, c->context);
+	return over;
+}
+
+/*
+ * Whoever is in relaxed mode may be capturing a graph, which a synchronisation would break. It
+ * has to wait then.
+ */
+static bool try_synchronize(void)
+{
+	const struct driver *cu = driver_get();
+	int mode = CAPTURE_RELAXED;
+	bool over;
+
+	if (!cu || cu->ThreadExchangeStreamCaptureMode(&mode))
+		return false;
+	over = mode != CAPTURE_RELAXED && synchronize_all(cu);
+	cu->ThreadExchangeStreamCaptureMode(&mode);
+	return over;
+}
+
+bool barrier_passed(uint64_t ticket, bool wait)
+{
+	uint64_t begun, start;
+	bool over;
+
+	if (ticket <= __atomic_load_n(&passed, __ATOMIC_ACQUIRE))
+		return true;
+	if (!wait)
+		return false;
+	pthread_mutex_lock(&turn);
+	over = ticket <= passed;
+	if (!over) {
+		begun = __atomic_load_n(&given, __ATOMIC_SEQ_CST);
+		start = clock_ns();
+		over = try_synchronize();
+		count(COUNT_waits, 1);
+		count(COUNT_waits_failed, !over);
+		count(COUNT_wait_ns, clock_ns() - start);
+		if (over)
+			__atomic_store_n(&passed, begun, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&turn);
+	return over;
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * A call of the program's: ours to answer, or handed on to the function that it would have
+ * reached without us. Owns the mark of a thread that is in such a call: what the runtime asks of
+ * the driver then is not the program's, and passes.
+ */
+#include "preload.h"
+
+static __thread bool inside;
+
+bool call_inside(void)
+{
+	return inside;
+}
+
+/* Whether it is the program's. */
+static bool enter(const struct call *call)
+{
+	if (inside)
+		return false;
+	inside = true;
+	count(call->counter, 1);
+	return true;
+}
+
+static void leave(bool entered)
+{
+	if (entered)
+		inside = false;
+}
+
+/* An address that is nobody's, for the real function to say what it says of such. */
+static void *nobody(void)
+{
+	static char place;
+
+	return &place;
+}
+
+/* The real ones; who has none has no device either. */
+static int next_alloc(const struct call *call, void **out, size_t bytes, const unsigned int *flags)
+{
+	union {
+		void *address;
+		int (*plain)(void **, size_t);
+		int (*flagged)(void **, size_t, unsigned int);
+	} next = {.address = next_function(call->name, call->family, call->caller)};
+
+	if (!next.address)
+		return CUDA_ERROR_NO_DEVICE;
+	return flags ? next.flagged(out, bytes, *flags) : next.plain(out, bytes);
+}
+
+static int next_free(const struct call *call, void *ptr)
+{
+	union {
+		void *address;
+		int (*free)(void *);
+	} next = {.address = next_function(call->name, call->family, call->caller)};
+
+	return next.address ? next.free(ptr) : CUDA_ERROR_NO_DEVICE;
+}
+
+static int next_flags(const struct call *call, unsigned int *flags, void *ptr)
+{
+	union {
+		void *address;
+		int (*flags)(unsigned int *, void *);
+	} next = {.address = next_function(call->name, call->family, call->caller)};
+
+	return next.address ? next.flags(flags, ptr) : CUDA_ERROR_NO_DEVICE;
+}
+
+static int next_device(const struct call *call, void **device, void *ptr, unsigned int flags)
+{
+	union {
+		void *address;
+		int (*device)(void **, void *, unsigned int);
+	} next = {.address = next_function(call->name, call->family, call->caller)};
+
+	return next.address ? next.device(device, ptr, flags) : CUDA_ERROR_NO_DEVICE;
+}
+
+/* @flags NULL: the function has none. */
+int call_alloc(const struct call *call, void **out, size_t bytes, const unsigned int *flags)
+{
+	bool entered = enter(call);
+	uint64_t start;
+	void *ptr = NULL;
+	int err = CUDA_SUCCESS;
+
+	if (entered && out)
+		ptr = serve_alloc(call, bytes, flags ? *flags : 0);
+	if (ptr) {
+		*out = ptr;
+	} else {
+		start = clock_ns();
+		err = next_alloc(call, out, bytes, flags);
+		if (entered) {
+			count(COUNT_passed, 1);
+			count(COUNT_passed_bytes, bytes);
+			count(COUNT_passed_ns, clock_ns() - start);
+		}
+	}
+	leave(entered);
+	return err;
+}
+
+int call_free(const struct call *call, void *ptr)
+{
+	bool entered = enter(call);
+	int err = CUDA_SUCCESS;
+
+	switch (serve_free(ptr)) {
+	case OWNER_US:
+		break;
+	case OWNER_NOBODY:
+		count(COUNT_frees_wrong, 1);
+		err = next_free(call, nobody());
+		break;
+	case OWNER_OTHERS:
+		count(COUNT_frees_passed, entered);
+		err = next_free(call, ptr);
+	}
+	leave(entered);
+	return err;
+}
+
+int call_flags(const struct call *call, unsigned int *flags, void *ptr)
+{
+	bool entered = enter(call);
+	int err = CUDA_SUCCESS;
+
+	switch (flags ? serve_flags(ptr, flags) : OWNER_OTHERS) {
+	case OWNER_US:
+		break;
+	case OWNER_NOBODY:
+		err = next_flags(call, flags, nobody());
+		break;
+	case OWNER_OTHERS:
+		err = next_flags(call, flags, ptr);
+	}
+	leave(entered);
+	return err;
+}
+
+/* Flags have to be 0: the real one says so. */
+int call_device(const struct call *call, void **device, void *ptr, unsigned int flags)
+{
+	bool entered = enter(call);
+	int err = CUDA_SUCCESS;
+
+	if (!device || flags || serve_device(ptr, device) != OWNER_US)
+		err = next_device(call, device, ptr, flags);
+	leave(entered);
+	return err;
+}
