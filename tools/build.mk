@@ -18,7 +18,8 @@ $(BUILD)/obj/tools/%.o: tools/binpool/%.c
 $(BIN)/binpool: $(TOOLS_OBJ) | lib
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -pthread $(TOOLS_OBJ) -o $@ -L$(LIB) -Wl,-rpath,'$$ORIGIN/../lib' \
-		-lbinpool -lbinpool-opencl -lbinpool-uring -lOpenCL -luring $(LDFLAGS)
+		-lbinpool -lbinpool-opencl -lbinpool-cuda -lbinpool-uring -lOpenCL -luring -ldl \
+		$(LDFLAGS)
 
 -include $(TOOLS_OBJ:.o=.d)
 

@@ -114,6 +114,22 @@ int cli_parse_classes(const char *text, uint32_t *classes)
 	return 0;
 }
 
+int cli_parse_provider(const char *command, const char *text, uint32_t *provider)
+{
+	static const uint32_t providers[] = {BINPOOL_PROVIDER_AUTO, BINPOOL_PROVIDER_DEVICE,
+					     BINPOOL_PROVIDER_HUGETLB, BINPOOL_PROVIDER_THP};
+	size_t i;
+
+	for (i = 0; i < sizeof(providers) / sizeof(providers[0]); i++) {
+		if (strcmp(text, binpool_provider_name(providers[i])))
+			continue;
+		*provider = providers[i];
+		return CLI_OK;
+	}
+	return cli_usage_error(command, "--provider '%s' is not auto, device, hugetlb or thp",
+			       text);
+}
+
 const char *cli_units(uint64_t bytes, char text[CLI_UNITS_LEN])
 {
 	static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

@@ -24,6 +24,7 @@ struct command {
 int bins_main(int argc, char **argv);
 int replay_main(int argc, char **argv);
 int run_main(int argc, char **argv);
+int selftest_main(int argc, char **argv);
 int stat_main(int argc, char **argv);
 
 /* "binpool: " and the message on stderr, as one line. */
@@ -50,6 +51,9 @@ const char *cli_parse_problem(int error);
 
 /* "tight" or "hysop" to BINPOOL_CLASSES_*; -EINVAL for anything else. */
 int cli_parse_classes(const char *text, uint32_t *classes);
+
+/* The argument of --provider to BINPOOL_PROVIDER_*. Returns a CLI_* status, said on stderr. */
+int cli_parse_provider(const char *command, const char *text, uint32_t *provider);
 
 #define CLI_UNITS_LEN 16
 /* @bytes in the largest fitting binary unit, "4.0 MiB". Returns @text. */

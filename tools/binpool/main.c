@@ -11,8 +11,8 @@
 #include "cli.h"
 
 static const struct command commands[] = {
-	{"run", "read files into pool buffers, move them through an OpenCL device, verify",
-	 run_main},
+	{"run", "read files into pool buffers, move them through a device, verify", run_main},
+	{"selftest", "whether a GPU of this node takes a pool's memory as pinned", selftest_main},
 	{"stat", "what the kernel module holds, from sysfs, as a table", stat_main},
 	{"bins", "size class and capacity of sizes", bins_main},
 	{"replay", "repeat a recorded trace of pool operations and compare its counters",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * The pipeline of `binpool run`: one loop that waits on the ring alone. Reads
- * end there; the OpenCL runtime, the checker and signals write to an eventfd
+ * end there; the device's runtime, the checker and signals write to an eventfd
  * that the ring reads. Owns the ring, the slots' states and the order of things;
  * run.h says how slots are handed over. `stop_signal` and `signal_fd` are
  * written by the signal handler resp. before it is installed.
@@ -258,8 +258,8 @@ static void read_ended(struct pipeline *pipeline, struct slot *slot, int result)
 		read_more(pipeline, slot);
 		return;
 	}
-	if (device_start(&run->device, slot,
-			 has_fault(run, slot, FAULT_DEVICE) ? &run->fault : &no_fault)) {
+	if (run->device.ops->start(&run->device, slot,
+				   has_fault(run, slot, FAULT_DEVICE) ? &run->fault : &no_fault)) {
 		fail(pipeline, slot->problem);
 		end_slot(pipeline, slot);
 	}
@@ -271,7 +271,7 @@ static void slot_back(struct pipeline *pipeline, struct slot *slot)
 {
 	struct run *run = pipeline->run;
 
-	if (device_finish(&run->device, slot))
+	if (run->device.ops->finish(&run->device, slot))
 		fail(pipeline, slot->problem);
 	if (pipeline->status) {
 		end_slot(pipeline, slot);

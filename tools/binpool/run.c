@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * binpool run: the options, and the making and ending of what the pipeline
- * works with: files, OpenCL device, pool, slots. Main thread only.
+ * works with: files, device, pool, slots. Main thread only.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <binpool_cl.h>
 
 #include "cli.h"
 #include "run.h"
@@ -25,8 +23,8 @@ static void print_help(void)
 {
 	printf("Usage: binpool run [OPTION]... FILE...\n"
 	       "Read each FILE into pool buffers with io_uring and O_DIRECT, move them to an OpenCL\n"
-	       "device, sum them there, move them back, and compare sums and bytes with an ordinary\n"
-	       "read of FILE.\n\n"
+	       "or CUDA device, sum them there, move them back, and compare sums and bytes with an\n"
+	       "ordinary read of FILE.\n\n"
 	       "  --provider WHICH    where memory comes from: auto (default), device, hugetlb, thp\n"
 	       "  --buffer-size SIZE  of one buffer, a multiple of the page size (default 4M)\n"
 	       "  --depth N           buffers on their way at once, 1 to %d (default %d)\n"
@@ -34,6 +32,7 @@ static void print_help(void)
 	       "allows)\n"
 	       "  --device opencl[:NAME]\n"
 	       "                      a device with NAME in its name (default: any, GPUs first)\n"
+	       "  --device cuda[:N]   CUDA's device N (0)\n"
 	       "  --no-progress       no bar, also on a terminal\n"
 	       "  --quiet             only the last line\n\n"
 	       "Exit status: 0 all verified, 1 wrong data or another failure, 2 usage,\n"
@@ -42,21 +41,6 @@ static void print_help(void)
 }
 
 /* ---- Options ------------------------------------------------------------------- */
-
-static int parse_provider(const char *text, uint32_t *provider)
-{
-	static const uint32_t providers[] = {BINPOOL_PROVIDER_AUTO, BINPOOL_PROVIDER_DEVICE,
-					     BINPOOL_PROVIDER_HUGETLB, BINPOOL_PROVIDER_THP};
-	size_t i;
-
-	for (i = 0; i < sizeof(providers) / sizeof(providers[0]); i++) {
-		if (strcmp(text, binpool_provider_name(providers[i])))
-			continue;
-		*provider = providers[i];
-		return CLI_OK;
-	}
-	return cli_usage_error("run", "--provider '%s' is not auto, device, hugetlb or thp", text);
-}
 
 static int parse_buffer_size(const char *text, uint64_t *bytes)
 {
@@ -84,15 +68,25 @@ static int parse_depth(const char *text, uint32_t *depth)
 	return CLI_OK;
 }
 
-static int parse_device(const char *text, const char **name)
+static int parse_device(const char *text, struct run_options *run)
 {
-	static const char kind[] = "opencl";
-	size_t length = sizeof(kind) - 1;
+	static const struct device_ops *const kinds[] = {&device_opencl, &device_cuda};
+	uint64_t number;
+	size_t i, length;
 
-	if (strncmp(text, kind, length) || (text[length] && text[length] != ':'))
-		return cli_usage_error("run", "--device '%s' is not opencl or opencl:NAME", text);
-	*name = text[length] && text[length + 1] ? text + length + 1 : NULL;
-	return CLI_OK;
+	for (i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		length = strlen(kinds[i]->kind);
+		if (strncmp(text, kinds[i]->kind, length) || (text[length] && text[length] != ':'))
+			continue;
+		run->device = kinds[i];
+		run->device_name = text[length] && text[length + 1] ? text + length + 1 : NULL;
+		if (run->device == &device_cuda && run->device_name &&
+		    cli_parse_u64(run->device_name, &number))
+			break;
+		return CLI_OK;
+	}
+	return cli_usage_error("run", "--device '%s' is not opencl, opencl:NAME, cuda or cuda:N",
+			       text);
 }
 
 static int parse_max_bytes(const char *text, uint64_t *bytes)
@@ -126,7 +120,7 @@ static int parse_options(int argc, char **argv, struct run_options *run, int *do
 	while (!ret && (option = getopt_long(argc, argv, ":p:b:d:m:qh", options, NULL)) != -1) {
 		switch (option) {
 		case 'p':
-			ret = parse_provider(optarg, &run->provider);
+			ret = cli_parse_provider("run", optarg, &run->provider);
 			break;
 		case 'b':
 			ret = parse_buffer_size(optarg, &run->buffer_bytes);
@@ -135,7 +129,7 @@ static int parse_options(int argc, char **argv, struct run_options *run, int *do
 			ret = parse_depth(optarg, &run->depth);
 			break;
 		case 'D':
-			ret = parse_device(optarg, &run->device_name);
+			ret = parse_device(optarg, run);
 			break;
 		case 'm':
 			ret = parse_max_bytes(optarg, &run->max_bytes);
@@ -201,7 +195,7 @@ static int init_sources(struct run *run, char **paths, int count)
 	return ret;
 }
 
-static int open_pool(struct run *run, uint64_t *cl_id)
+static int open_pool(struct run *run, uint64_t *id)
 {
 	struct binpool_options options = BINPOOL_OPTIONS_INIT;
 	int ret;
@@ -215,10 +209,10 @@ static int open_pool(struct run *run, uint64_t *cl_id)
 			  binpool_provider_name(run->options.provider), binpool_last_error());
 		return CLI_FAILED;
 	}
-	ret = binpool_cl_attach(run->pool, run->device.context, run->device.in, cl_id);
+	ret = run->device.ops->attach(&run->device, run->pool, id);
 	if (ret) {
-		cli_error("cannot attach OpenCL device '%s' to the pool: %s", run->device.name,
-			  binpool_last_error());
+		cli_error("cannot attach %s device '%s' to the pool: %s", run->device.ops->kind,
+			  run->device.name, binpool_last_error());
 		binpool_destroy(run->pool);
 		run->pool = NULL;
 		return CLI_FAILED;
@@ -269,7 +263,7 @@ static int init_slots(struct run *run)
 		slot->out = slot->in ? get_buffer(run, bytes) : NULL;
 		slot->partials =
 			slot->out ? get_buffer(run, run->device.items * sizeof(uint64_t)) : NULL;
-		if (!slot->partials || device_init_slot(&run->device, slot, bytes))
+		if (!slot->partials || run->device.ops->init_slot(&run->device, slot, bytes))
 			return CLI_FAILED;
 	}
 	return CLI_OK;
@@ -283,7 +277,7 @@ static int exit_slots(struct run *run)
 
 	for (i = 0; run->slots && i < run->options.depth; i++) {
 		slot = &run->slots[i];
-		device_exit_slot(slot);
+		run->device.ops->exit_slot(slot);
 		ret |= binpool_free(run->pool, slot->partials);
 		ret |= binpool_free(run->pool, slot->out);
 		ret |= binpool_free(run->pool, slot->in);
@@ -293,12 +287,12 @@ static int exit_slots(struct run *run)
 }
 
 /* Ends the pool; a problem with that is one of the run. */
-static int close_pool(struct run *run, uint64_t cl_id)
+static int close_pool(struct run *run, uint64_t id)
 {
 	int ret = exit_slots(run);
 
 	if (!ret)
-		ret = binpool_remove_registrar(run->pool, cl_id);
+		ret = binpool_remove_registrar(run->pool, id);
 	if (!ret)
 		ret = binpool_destroy(run->pool);
 	if (!ret)
@@ -309,8 +303,8 @@ static int close_pool(struct run *run, uint64_t cl_id)
 
 static int run_sources(struct run *run)
 {
-	uint64_t cl_id;
-	int status, ret = open_pool(run, &cl_id);
+	uint64_t id;
+	int status, ret = open_pool(run, &id);
 
 	if (ret)
 		return ret;
@@ -319,7 +313,7 @@ static int run_sources(struct run *run)
 		status = pipeline_run(run);
 	if (!status)
 		status = summary_print(run);
-	ret = close_pool(run, cl_id);
+	ret = close_pool(run, id);
 	return status ? status : ret;
 }
 
@@ -331,6 +325,7 @@ int run_main(int argc, char **argv)
 				.provider = BINPOOL_PROVIDER_AUTO,
 				.buffer_bytes = BUFFER_BYTES_DEFAULT,
 				.depth = DEPTH_DEFAULT,
+				.device = &device_opencl,
 				.progress = isatty(STDERR_FILENO),
 			},
 	};
@@ -343,11 +338,13 @@ int run_main(int argc, char **argv)
 		ret = init_sources(&run, argv + optind, argc - optind);
 	if (!ret && run.fault.place != FAULT_NONE && run.fault.offset >= run.sources[0].bytes)
 		ret = cli_usage_error("run", FAULT_VARIABLE " lies beyond the first file's end");
-	if (!ret)
-		ret = device_open(&run.device, run.options.device_name, &run.options);
-	if (!ret)
-		ret = run_sources(&run);
-	device_close(&run.device);
+	if (!ret) {
+		run.device.ops = run.options.device;
+		ret = run.device.ops->open(&run.device, run.options.device_name, &run.options);
+		if (!ret)
+			ret = run_sources(&run);
+		run.device.ops->close(&run.device);
+	}
 	free(run.sources);
 	return ret;
 }

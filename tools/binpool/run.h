@@ -7,7 +7,7 @@
  *   file --read(2)--> ordinary memory, compared with slot.out and the partials
  *
  * A slot carries one chunk through all of it. The main thread owns the ring,
- * the OpenCL queues and all slots; a slot is lent to the OpenCL runtime between
+ * the device's queues and all slots; a slot is lent to the device's runtime between
  * SLOT_ON_DEVICE and SLOT_BACK and to the checker's thread between
  * SLOT_CHECKING and SLOT_CHECKED. The state is atomic and is what hands a slot
  * over; everything else in it is read and written by its holder only.
@@ -21,7 +21,6 @@
 #include <stdint.h>
 #include <time.h>
 
-#include <CL/cl.h>
 #include <binpool.h>
 
 #define PROBLEM_LEN (PATH_MAX + 512)
@@ -31,9 +30,10 @@
 struct run_options {
 	uint32_t provider;
 	uint64_t buffer_bytes;
-	uint32_t depth;		 /* slots */
-	uint64_t max_bytes;	 /* of the pool, 0: its default */
-	const char *device_name; /* part of the OpenCL device's name, or NULL */
+	uint32_t depth;	    /* slots */
+	uint64_t max_bytes; /* of the pool, 0: its default */
+	const struct device_ops *device;
+	const char *device_name; /* as the device takes it, or NULL */
 	int progress;
 	int quiet;
 };
@@ -84,13 +84,11 @@ void source_close(struct source *source);
 enum slot_state {
 	SLOT_FREE,
 	SLOT_READING,	/* the ring reads into `in` */
-	SLOT_ON_DEVICE, /* the OpenCL runtime has it */
-	SLOT_BACK,	/* `out` and the partial sums are there, or `cl_status` is an error */
+	SLOT_ON_DEVICE, /* the device's runtime has it */
+	SLOT_BACK,	/* `out` and the partial sums are there, or `status` is an error */
 	SLOT_CHECKING,	/* the checker has it */
 	SLOT_CHECKED,	/* `problem` says what the checker found, "": nothing */
 };
-
-enum { EVENT_WRITE, EVENT_KERNEL, EVENT_PARTIALS, EVENT_BACK, EVENTS };
 
 struct slot {
 	_Atomic int state; /* enum slot_state */
@@ -102,47 +100,48 @@ struct slot {
 	unsigned char *in;
 	unsigned char *out;
 	uint64_t *partials;
-	cl_mem device;
-	cl_mem device_partials;
-	cl_event events[EVENTS];
-	cl_int cl_status;
-	int wake_fd; /* eventfd of the main thread */
+	void *on_device; /* the device's own */
+	int status;	 /* what the device's runtime said at the end */
+	int wake_fd;	 /* eventfd of the main thread */
 	char problem[PROBLEM_LEN];
 };
 
 /* Tells the main thread to look at the slots. Safe in signal handlers. */
 void wake_main(int wake_fd);
 
-/* ---- device.c: the OpenCL device ----------------------------------------- */
+/* ---- device_opencl.c, device_cuda.c: where the data goes ------------------ */
 
 struct device {
+	const struct device_ops *ops;
 	char name[128];
-	cl_platform_id platform;
-	cl_device_id id;
-	cl_context context;
-	/* One each, so that both directions and the kernel run side by side. */
-	cl_command_queue in, kernels, out;
-	cl_program program;
-	cl_kernel checksum;
+	void *own;
 	size_t items;			       /* work items, and partial sums, of a kernel */
 	uint64_t write_ns, kernel_ns, back_ns; /* on the device, so far */
 };
 
-/* Finds a device (@name: part of its name, NULL: any). Returns a CLI_* status. */
-int device_open(struct device *device, const char *name, const struct run_options *options);
-/* Device memory of a slot. Returns a CLI_* status. */
-int device_init_slot(struct device *device, struct slot *slot, uint64_t buffer_bytes);
-void device_exit_slot(struct slot *slot);
-/* Sends the slot's chunk through; it becomes SLOT_BACK. 0, or -1 with `problem` set. */
-int device_start(struct device *device, struct slot *slot, const struct fault *fault);
-/* Books the times of a slot that is back. 0, or -1 with `problem` set. */
-int device_finish(struct device *device, struct slot *slot);
-void device_close(struct device *device);
+/* Those that return an int and have no pool or slot to name return a CLI_* status. */
+struct device_ops {
+	const char *kind; /* "opencl" */
+	/* Finds a device (@name: as in run_options). close follows, whatever it returns. */
+	int (*open)(struct device *device, const char *name, const struct run_options *options);
+	void (*close)(struct device *device);
+	/* Has the pool's memory registered; *id is for binpool_remove_registrar. 0 or -errno. */
+	int (*attach)(struct device *device, struct binpool *pool, uint64_t *id);
+	/* Device memory of a slot. exit_slot follows, whatever it returns. A CLI_* status. */
+	int (*init_slot)(struct device *device, struct slot *slot, uint64_t buffer_bytes);
+	void (*exit_slot)(struct slot *slot);
+	/* Sends the slot's chunk through; it becomes SLOT_BACK. 0, or -1 with `problem` set. */
+	int (*start)(struct device *device, struct slot *slot, const struct fault *fault);
+	/* Books the times of a slot that is back. 0, or -1 with `problem` set. */
+	int (*finish)(struct device *device, struct slot *slot);
+};
+
+extern const struct device_ops device_opencl, device_cuda;
 
 /* ---- checksum.c ---------------------------------------------------------- */
 
-/* OpenCL C of the same sum: kernel `checksum`. */
-extern const char checksum_kernel[];
+/* The same sum in OpenCL C, and in CUDA's PTX: kernel `checksum`. */
+extern const char checksum_kernel[], checksum_ptx[];
 
 /*
  * 64-bit sum of @bytes bytes that lie at @offset (a multiple of 8) of a file:

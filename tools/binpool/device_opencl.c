@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * The OpenCL device of `binpool run`: finds it, builds the checksum for it, and
+ * An OpenCL device for `binpool run`: finds it, builds the checksum for it, and
  * sends a slot's chunk there, through the kernel, and back, without blocking.
  * Owns the context, the three queues and the slots' device memory. The main
  * thread calls everything here but slot_is_back, which the runtime calls from a
@@ -12,8 +12,28 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <CL/cl.h>
+#include <binpool_cl.h>
+
 #include "cli.h"
 #include "run.h"
+
+struct opencl {
+	cl_platform_id platform;
+	cl_device_id id;
+	cl_context context;
+	/* One each, so that both directions and the kernel run side by side. */
+	cl_command_queue in, kernels, out;
+	cl_program program;
+	cl_kernel checksum;
+};
+
+enum { EVENT_WRITE, EVENT_KERNEL, EVENT_PARTIALS, EVENT_BACK, EVENTS };
+
+struct opencl_slot {
+	cl_mem data, partials;
+	cl_event events[EVENTS];
+};
 
 /* Work items per compute unit, and at most: each costs 8 bytes of partial sums a chunk. */
 #define ITEMS_PER_UNIT 256
@@ -99,6 +119,7 @@ static void look_at_platform(cl_platform_id platform, const char *wanted, struct
 
 static int find_device(struct device *device, const char *wanted)
 {
+	struct opencl *cl = device->own;
 	cl_platform_id platforms[16];
 	struct candidate best = {0};
 	cl_uint count = 0, i;
@@ -121,8 +142,8 @@ static int find_device(struct device *device, const char *wanted)
 				  seen);
 		return CLI_FAILED;
 	}
-	device->platform = best.platform;
-	device->id = best.id;
+	cl->platform = best.platform;
+	cl->id = best.id;
 	strcpy(device->name, best.name);
 	return CLI_OK;
 }
@@ -130,15 +151,16 @@ static int find_device(struct device *device, const char *wanted)
 /* What the device must offer for this run. */
 static int check_device(struct device *device, const struct run_options *options)
 {
+	const struct opencl *cl = device->own;
 	cl_ulong largest = 0, memory = 0;
 	cl_bool little = CL_FALSE;
 	cl_uint units = 1;
 	uint64_t needed = options->buffer_bytes * options->depth;
 
-	clGetDeviceInfo(device->id, CL_DEVICE_ENDIAN_LITTLE, sizeof(little), &little, NULL);
-	clGetDeviceInfo(device->id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(largest), &largest, NULL);
-	clGetDeviceInfo(device->id, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(memory), &memory, NULL);
-	clGetDeviceInfo(device->id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(units), &units, NULL);
+	clGetDeviceInfo(cl->id, CL_DEVICE_ENDIAN_LITTLE, sizeof(little), &little, NULL);
+	clGetDeviceInfo(cl->id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(largest), &largest, NULL);
+	clGetDeviceInfo(cl->id, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(memory), &memory, NULL);
+	clGetDeviceInfo(cl->id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(units), &units, NULL);
 	if (!little) {
 		cli_error("OpenCL device '%s' is big-endian, which the checksum does not support",
 			  device->name);
@@ -168,86 +190,118 @@ static int check_device(struct device *device, const struct run_options *options
 
 static int build_kernel(struct device *device)
 {
+	struct opencl *cl = device->own;
 	const char *source = checksum_kernel;
 	char log[2048] = "";
 	cl_int status;
 
-	device->program = clCreateProgramWithSource(device->context, 1, &source, NULL, &status);
+	cl->program = clCreateProgramWithSource(cl->context, 1, &source, NULL, &status);
 	if (status != CL_SUCCESS)
 		return failed("making the checksum program", status);
-	status = clBuildProgram(device->program, 1, &device->id, NULL, NULL, NULL);
+	status = clBuildProgram(cl->program, 1, &cl->id, NULL, NULL, NULL);
 	if (status != CL_SUCCESS) {
-		clGetProgramBuildInfo(device->program, device->id, CL_PROGRAM_BUILD_LOG,
-				      sizeof(log) - 1, log, NULL);
+		clGetProgramBuildInfo(cl->program, cl->id, CL_PROGRAM_BUILD_LOG, sizeof(log) - 1,
+				      log, NULL);
 		cli_error("OpenCL: building the checksum for '%s': %s\n%s", device->name,
 			  cl_problem(status), log);
 		return CLI_FAILED;
 	}
-	device->checksum = clCreateKernel(device->program, "checksum", &status);
+	cl->checksum = clCreateKernel(cl->program, "checksum", &status);
 	return status == CL_SUCCESS ? CLI_OK : failed("making the checksum kernel", status);
 }
 
-int device_open(struct device *device, const char *name, const struct run_options *options)
+static int opencl_open(struct device *device, const char *name, const struct run_options *options)
 {
-	cl_command_queue *queues[] = {&device->in, &device->kernels, &device->out};
 	cl_context_properties properties[3] = {CL_CONTEXT_PLATFORM};
+	cl_command_queue *queues[3];
+	struct opencl *cl = calloc(1, sizeof(*cl));
 	cl_int status;
 	size_t i;
 	int ret;
 
+	device->own = cl;
+	if (!cl) {
+		cli_error("no memory for a device's record");
+		return CLI_FAILED;
+	}
 	ret = find_device(device, name);
 	if (!ret)
 		ret = check_device(device, options);
 	if (ret)
 		return ret;
-	properties[1] = (cl_context_properties)device->platform;
-	device->context = clCreateContext(properties, 1, &device->id, NULL, NULL, &status);
+	queues[0] = &cl->in;
+	queues[1] = &cl->kernels;
+	queues[2] = &cl->out;
+	properties[1] = (cl_context_properties)cl->platform;
+	cl->context = clCreateContext(properties, 1, &cl->id, NULL, NULL, &status);
 	if (status != CL_SUCCESS)
 		return failed("making a context", status);
 	for (i = 0; i < sizeof(queues) / sizeof(queues[0]); i++) {
-		*queues[i] = clCreateCommandQueue(device->context, device->id,
-						  CL_QUEUE_PROFILING_ENABLE, &status);
+		*queues[i] = clCreateCommandQueue(cl->context, cl->id, CL_QUEUE_PROFILING_ENABLE,
+						  &status);
 		if (status != CL_SUCCESS)
 			return failed("making a queue", status);
 	}
 	return build_kernel(device);
 }
 
-void device_close(struct device *device)
+static void opencl_close(struct device *device)
 {
-	if (device->checksum)
-		clReleaseKernel(device->checksum);
-	if (device->program)
-		clReleaseProgram(device->program);
-	if (device->out)
-		clReleaseCommandQueue(device->out);
-	if (device->kernels)
-		clReleaseCommandQueue(device->kernels);
-	if (device->in)
-		clReleaseCommandQueue(device->in);
-	if (device->context)
-		clReleaseContext(device->context);
+	struct opencl *cl = device->own;
+
+	if (!cl)
+		return;
+	if (cl->checksum)
+		clReleaseKernel(cl->checksum);
+	if (cl->program)
+		clReleaseProgram(cl->program);
+	if (cl->out)
+		clReleaseCommandQueue(cl->out);
+	if (cl->kernels)
+		clReleaseCommandQueue(cl->kernels);
+	if (cl->in)
+		clReleaseCommandQueue(cl->in);
+	if (cl->context)
+		clReleaseContext(cl->context);
+	free(cl);
 }
 
-int device_init_slot(struct device *device, struct slot *slot, uint64_t buffer_bytes)
+static int opencl_attach(struct device *device, struct binpool *pool, uint64_t *id)
 {
+	const struct opencl *cl = device->own;
+
+	return binpool_cl_attach(pool, cl->context, cl->in, id);
+}
+
+static int opencl_init_slot(struct device *device, struct slot *slot, uint64_t buffer_bytes)
+{
+	const struct opencl *cl = device->own;
+	struct opencl_slot *there = calloc(1, sizeof(*there));
 	cl_int status;
 
-	slot->device =
-		clCreateBuffer(device->context, CL_MEM_READ_WRITE, buffer_bytes, NULL, &status);
+	slot->on_device = there;
+	if (!there) {
+		cli_error("no memory for a slot's record");
+		return CLI_FAILED;
+	}
+	there->data = clCreateBuffer(cl->context, CL_MEM_READ_WRITE, buffer_bytes, NULL, &status);
 	if (status == CL_SUCCESS)
-		slot->device_partials =
-			clCreateBuffer(device->context, CL_MEM_READ_WRITE,
-				       device->items * sizeof(cl_ulong), NULL, &status);
+		there->partials = clCreateBuffer(cl->context, CL_MEM_READ_WRITE,
+						 device->items * sizeof(cl_ulong), NULL, &status);
 	return status == CL_SUCCESS ? CLI_OK : failed("getting device memory", status);
 }
 
-void device_exit_slot(struct slot *slot)
+static void opencl_exit_slot(struct slot *slot)
 {
-	if (slot->device_partials)
-		clReleaseMemObject(slot->device_partials);
-	if (slot->device)
-		clReleaseMemObject(slot->device);
+	struct opencl_slot *there = slot->on_device;
+
+	if (!there)
+		return;
+	if (there->partials)
+		clReleaseMemObject(there->partials);
+	if (there->data)
+		clReleaseMemObject(there->data);
+	free(there);
 }
 
 /* ---- A chunk's way ------------------------------------------------------------ */
@@ -258,7 +312,7 @@ static void CL_CALLBACK slot_is_back(cl_event event, cl_int status, void *arg)
 	int wake_fd = slot->wake_fd;
 
 	(void)event;
-	slot->cl_status = status;
+	slot->status = status;
 	atomic_store(&slot->state, SLOT_BACK);
 	wake_main(wake_fd);
 }
@@ -271,19 +325,19 @@ static int slot_failed(struct slot *slot, const char *what, cl_int status)
 }
 
 /* Changes one byte of the device's copy, where a test asked for it. */
-static cl_int corrupt(struct device *device, struct slot *slot, uint64_t at)
+static cl_int corrupt(const struct opencl *cl, const struct opencl_slot *slot, uint64_t at)
 {
 	unsigned char byte;
 	cl_int status =
-		clEnqueueReadBuffer(device->in, slot->device, CL_TRUE, at, 1, &byte, 0, NULL, NULL);
+		clEnqueueReadBuffer(cl->in, slot->data, CL_TRUE, at, 1, &byte, 0, NULL, NULL);
 
 	if (status != CL_SUCCESS)
 		return status;
 	byte ^= 1;
-	return clEnqueueWriteBuffer(device->in, slot->device, CL_TRUE, at, 1, &byte, 0, NULL, NULL);
+	return clEnqueueWriteBuffer(cl->in, slot->data, CL_TRUE, at, 1, &byte, 0, NULL, NULL);
 }
 
-static void release_events(struct slot *slot)
+static void release_events(struct opencl_slot *slot)
 {
 	int i;
 
@@ -295,49 +349,54 @@ static void release_events(struct slot *slot)
 }
 
 /* Enqueues the checksum of the chunk once it has arrived. */
-static cl_int enqueue_checksum(struct device *device, struct slot *slot)
+static cl_int enqueue_checksum(const struct device *device, const struct slot *slot)
 {
+	struct opencl_slot *there = slot->on_device;
+	const struct opencl *cl = device->own;
 	cl_ulong bytes = slot->bytes, first = slot->offset / sizeof(cl_ulong);
-	cl_int status = clSetKernelArg(device->checksum, 0, sizeof(cl_mem), &slot->device);
+	cl_int status = clSetKernelArg(cl->checksum, 0, sizeof(cl_mem), &there->data);
 
 	if (status == CL_SUCCESS)
-		status = clSetKernelArg(device->checksum, 1, sizeof(bytes), &bytes);
+		status = clSetKernelArg(cl->checksum, 1, sizeof(bytes), &bytes);
 	if (status == CL_SUCCESS)
-		status = clSetKernelArg(device->checksum, 2, sizeof(first), &first);
+		status = clSetKernelArg(cl->checksum, 2, sizeof(first), &first);
 	if (status == CL_SUCCESS)
-		status =
-			clSetKernelArg(device->checksum, 3, sizeof(cl_mem), &slot->device_partials);
+		status = clSetKernelArg(cl->checksum, 3, sizeof(cl_mem), &there->partials);
 	if (status == CL_SUCCESS)
-		status = clEnqueueNDRangeKernel(device->kernels, device->checksum, 1, NULL,
-						&device->items, NULL, 1, &slot->events[EVENT_WRITE],
-						&slot->events[EVENT_KERNEL]);
+		status = clEnqueueNDRangeKernel(cl->kernels, cl->checksum, 1, NULL, &device->items,
+						NULL, 1, &there->events[EVENT_WRITE],
+						&there->events[EVENT_KERNEL]);
 	return status;
 }
 
-static cl_int enqueue_reads(struct device *device, struct slot *slot)
+static cl_int enqueue_reads(const struct device *device, const struct slot *slot)
 {
+	struct opencl_slot *there = slot->on_device;
+	const struct opencl *cl = device->own;
 	cl_int status = clEnqueueReadBuffer(
-		device->out, slot->device_partials, CL_FALSE, 0, device->items * sizeof(cl_ulong),
-		slot->partials, 1, &slot->events[EVENT_KERNEL], &slot->events[EVENT_PARTIALS]);
+		cl->out, there->partials, CL_FALSE, 0, device->items * sizeof(cl_ulong),
+		slot->partials, 1, &there->events[EVENT_KERNEL], &there->events[EVENT_PARTIALS]);
 
 	if (status != CL_SUCCESS)
 		return status;
-	return clEnqueueReadBuffer(device->out, slot->device, CL_FALSE, 0, slot->bytes, slot->out,
-				   1, &slot->events[EVENT_PARTIALS], &slot->events[EVENT_BACK]);
+	return clEnqueueReadBuffer(cl->out, there->data, CL_FALSE, 0, slot->bytes, slot->out, 1,
+				   &there->events[EVENT_PARTIALS], &there->events[EVENT_BACK]);
 }
 
-int device_start(struct device *device, struct slot *slot, const struct fault *fault)
+static int opencl_start(struct device *device, struct slot *slot, const struct fault *fault)
 {
+	struct opencl_slot *there = slot->on_device;
+	const struct opencl *cl = device->own;
 	const char *what = "writing to the device";
 	cl_int status;
 
-	slot->cl_status = CL_SUCCESS;
+	slot->status = CL_SUCCESS;
 	atomic_store(&slot->state, SLOT_ON_DEVICE);
-	status = clEnqueueWriteBuffer(device->in, slot->device, CL_FALSE, 0, slot->bytes, slot->in,
-				      0, NULL, &slot->events[EVENT_WRITE]);
+	status = clEnqueueWriteBuffer(cl->in, there->data, CL_FALSE, 0, slot->bytes, slot->in, 0,
+				      NULL, &there->events[EVENT_WRITE]);
 	if (status == CL_SUCCESS && fault->place == FAULT_DEVICE) {
 		what = "corrupting the device's copy";
-		status = corrupt(device, slot, fault->offset - slot->offset);
+		status = corrupt(cl, there, fault->offset - slot->offset);
 	}
 	if (status == CL_SUCCESS) {
 		what = "starting the checksum";
@@ -349,43 +408,44 @@ int device_start(struct device *device, struct slot *slot, const struct fault *f
 	}
 	if (status == CL_SUCCESS) {
 		what = "asking for a callback";
-		status = clSetEventCallback(slot->events[EVENT_BACK], CL_COMPLETE, slot_is_back,
+		status = clSetEventCallback(there->events[EVENT_BACK], CL_COMPLETE, slot_is_back,
 					    slot);
 	}
 	if (status == CL_SUCCESS) {
-		clFlush(device->in);
-		clFlush(device->kernels);
-		clFlush(device->out);
+		clFlush(cl->in);
+		clFlush(cl->kernels);
+		clFlush(cl->out);
 		return 0;
 	}
 	/* Nobody will tell when those already enqueued are through with the buffers. */
-	clFinish(device->in);
-	clFinish(device->kernels);
-	clFinish(device->out);
-	release_events(slot);
+	clFinish(cl->in);
+	clFinish(cl->kernels);
+	clFinish(cl->out);
+	release_events(there);
 	return slot_failed(slot, what, status);
 }
 
 /* How long a command ran on the device, and an error for one that did not. */
 static int add_time(struct slot *slot, int event, const char *what, uint64_t *sum)
 {
+	const struct opencl_slot *there = slot->on_device;
 	cl_ulong start = 0, end = 0;
 	cl_int status = CL_SUCCESS;
 
-	clGetEventInfo(slot->events[event], CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status),
+	clGetEventInfo(there->events[event], CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status),
 		       &status, NULL);
 	if (status < 0)
 		return slot_failed(slot, what, status);
-	if (clGetEventProfilingInfo(slot->events[event], CL_PROFILING_COMMAND_START, sizeof(start),
+	if (clGetEventProfilingInfo(there->events[event], CL_PROFILING_COMMAND_START, sizeof(start),
 				    &start, NULL) == CL_SUCCESS &&
-	    clGetEventProfilingInfo(slot->events[event], CL_PROFILING_COMMAND_END, sizeof(end),
+	    clGetEventProfilingInfo(there->events[event], CL_PROFILING_COMMAND_END, sizeof(end),
 				    &end, NULL) == CL_SUCCESS &&
 	    end > start)
 		*sum += end - start;
 	return 0;
 }
 
-int device_finish(struct device *device, struct slot *slot)
+static int opencl_finish(struct device *device, struct slot *slot)
 {
 	int ret = add_time(slot, EVENT_WRITE, "writing to the device", &device->write_ns);
 
@@ -393,8 +453,19 @@ int device_finish(struct device *device, struct slot *slot)
 		ret = add_time(slot, EVENT_KERNEL, "the checksum", &device->kernel_ns);
 	if (!ret)
 		ret = add_time(slot, EVENT_BACK, "reading from the device", &device->back_ns);
-	if (!ret && slot->cl_status < 0)
-		ret = slot_failed(slot, "reading from the device", slot->cl_status);
-	release_events(slot);
+	if (!ret && slot->status < 0)
+		ret = slot_failed(slot, "reading from the device", slot->status);
+	release_events(slot->on_device);
 	return ret;
 }
+
+const struct device_ops device_opencl = {
+	.kind = "opencl",
+	.open = opencl_open,
+	.close = opencl_close,
+	.attach = opencl_attach,
+	.init_slot = opencl_init_slot,
+	.exit_slot = opencl_exit_slot,
+	.start = opencl_start,
+	.finish = opencl_finish,
+};
