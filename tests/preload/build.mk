@@ -10,7 +10,7 @@ PRELOAD_TEST_CFLAGS = $(USER_CFLAGS) -fPIC -fvisibility=hidden -pthread
 PRELOAD_PLUGINS := plugin plugin11 bare_plugin driver_plugin
 
 .PHONY: preload-programs check-preload
-preload-programs: $(PRELOAD_TEST)/scenarios $(PRELOAD_TEST)/linked
+preload-programs: $(PRELOAD_TEST)/scenarios $(PRELOAD_TEST)/linked $(PRELOAD_TEST)/warm.so
 
 check-preload: preload-programs lib ## Tests of libbinpool-preload, without a device
 	BUILD='$(BUILD)' tests/preload/run-preload
@@ -54,5 +54,10 @@ $(PRELOAD_TEST)/scenarios: $(PRELOAD_SCENARIOS:%=$(PRELOAD_TEST_OBJ)/%.o) \
 $(PRELOAD_TEST)/linked: tests/preload/linked.c $(PRELOAD_TEST)/libcudart.so.12
 	$(CC) $(PRELOAD_TEST_CFLAGS) -MF $(PRELOAD_TEST_OBJ)/linked.d $(CFLAGS) $(LDFLAGS) -o $@ $^ \
 		-Wl,-rpath,'$$ORIGIN' -ldl
+
+# For tests/preload/pytorch, where there is a GPU.
+$(PRELOAD_TEST)/warm.so: $(PRELOAD_TEST_OBJ)/warm.o
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -shared -o $@ $< -pthread -ldl
 
 -include $(wildcard $(PRELOAD_TEST_OBJ)/*.d)
