@@ -60,7 +60,7 @@ int runs_prepare_more(struct binpool *pool, struct arena *arena)
 	return 0;
 }
 
-static struct run *run_new(struct binpool *pool, struct arena *arena)
+struct run *run_new(struct binpool *pool, struct arena *arena)
 {
 	struct run *run = arena->spare;
 

@@ -104,31 +104,38 @@ static int grow(struct binpool *pool, const struct request *req, uint64_t want,
 		struct extent *extend, struct run **out, bool *shortage)
 {
 	struct extent *e = extend, piece;
+	struct run *run = NULL;
 	int err;
 
 	assert_locked(pool);
 	*out = NULL;
+	*shortage = false;
+	/* One is kept for what is to be linked, which may not be let go of. */
+	if (extend) {
+		err = request_prepare(pool, req);
+		if (err)
+			return err;
+		run = run_new(pool, e->arena);
+	}
 	pool->pending += want;
 	pool_unlock(pool);
 	err = extend ? extent_extend(pool, e, want, &piece, shortage)
 		     : extent_get(pool, want, req->run_align, &e, shortage);
 	pool_lock(pool);
+	if (extend) {
+		run_delete(e->arena, run);
+		if (!err)
+			extent_link_more(pool, e, &piece);
+		return err;
+	}
 	if (!err && request_prepare(pool, req)) {
 		pool_unlock(pool);
-		/* What cannot even be let go of stays pending. */
-		if (!extend)
-			extent_unget(pool, e);
-		else if (!pool->provider.ops->shrink(&pool->provider, e, want))
-			pending_end(pool, want);
+		extent_unget(pool, e);
 		pool_lock(pool);
 		err = -ENOMEM;
 	}
 	if (err)
 		return err;
-	if (extend) {
-		extent_link_more(pool, e, &piece);
-		return 0;
-	}
 	e->arena = req->arena;
 	extent_link(pool, e);
 	if (req->reserve_only)

@@ -472,6 +472,8 @@ static inline int runs_prepare(struct binpool *pool)
 			return -ENOMEM;
 	return 0;
 }
+/* From those that were prepared; a free one, in no list. */
+struct run *run_new(struct binpool *pool, struct arena *arena);
 void run_delete(struct arena *arena, struct run *run);
 void runs_fini(struct binpool *pool);
 int runs_index(struct extent *e);

@@ -15,8 +15,9 @@ UNIT_CFLAGS = $(USER_CFLAGS) -Ilibpool/src -pthread
 UNIT_LIBS_test_cache_odd := -Wl,--wrap=realloc
 # Whose eventfd_write takes its time.
 UNIT_LIBS_test_reaper := -Wl,--wrap=eventfd_write
-# Whose memory cannot be unmapped.
-UNIT_LIBS_test_stuck := -Wl,--wrap=mmap,--wrap=munmap,--wrap=madvise,--wrap=munlock
+# Whose memory cannot be unmapped, and whose bookkeeping has none.
+UNIT_LIBS_test_stuck := -Wl,--wrap=mmap,--wrap=munmap,--wrap=madvise,--wrap=munlock \
+	-Wl,--wrap=aligned_alloc
 # Whose clock stands still.
 UNIT_LIBS_test_trim := -Wl,--wrap=clock_gettime
 UNIT_LINK_test_cuda := $(LIB)/libbinpool-cuda.a

@@ -20,6 +20,7 @@ int __real_munmap(void *at, size_t bytes);
 void *__real_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset);
 int __real_madvise(void *at, size_t bytes, int advice);
 int __real_munlock(const void *at, size_t bytes);
+void *__real_aligned_alloc(size_t align, size_t bytes);
 
 int __wrap_munmap(void *at, size_t bytes)
 {
@@ -39,8 +40,44 @@ void *__wrap_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t off
 	return __real_mmap(at, bytes, prot, flags, fd, offset);
 }
 
+/* Of this pool all spare runs are away, and no more can be had. */
+static struct binpool *poor;
+static struct run *spares;
+
+static void runs_hide(void)
+{
+	struct arena *arena = &poor->arena;
+
+	pool_lock(poor);
+	spares = arena->spare;
+	arena->spare = NULL;
+	arena->spares = 0;
+	pool_unlock(poor);
+}
+
+static void runs_show(void)
+{
+	struct run *next;
+
+	pool_lock(poor);
+	for (struct run *run = spares; run; run = next) {
+		next = run->next;
+		run_delete(&poor->arena, run);
+	}
+	pool_unlock(poor);
+	spares = NULL;
+	poor = NULL;
+}
+
+void *__wrap_aligned_alloc(size_t align, size_t bytes)
+{
+	return spares ? NULL : __real_aligned_alloc(align, bytes);
+}
+
 int __wrap_madvise(void *at, size_t bytes, int advice)
 {
+	if (poor && !spares && advice == MADV_POPULATE_WRITE)
+		runs_hide();
 	/* DONTNEED_LOCKED, which they do not know; nor the other where memory is locked. */
 	if (old && (advice == 24 || (full && advice == MADV_DONTNEED))) {
 		errno = EINVAL;
@@ -223,6 +260,48 @@ static void ends_that_stay(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+/*
+ * Where there is no memory for bookkeeping when an extent has grown in place, which cannot be
+ * undone: what it grew by is the pool's all the same.
+ */
+static void growth_that_stays(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	uint64_t reserved;
+	void *p, *q;
+
+	(void)state;
+	p = binpool_alloc(pool, 4 * MIB);
+	assert_non_null(p);
+	reserved = stats_of(pool).reserved_bytes;
+	assert_int_equal(reserved, 4 * MIB);
+	poor = pool;
+	full = old = true;
+	q = binpool_alloc(pool, 4 * MIB);
+	assert_int_equal(errno, ENOMEM);
+	assert_null(q);
+	assert_error_names("bookkeeping");
+	assert_non_null(spares);
+	full = old = false;
+	runs_show();
+	reserved = stats_of(pool).reserved_bytes;
+	assert_int_equal(reserved, 8 * MIB);
+	assert_int_equal(pool->pending, 0);
+	check_pool(pool);
+	/* It is the next one's. */
+	q = binpool_alloc(pool, 4 * MIB);
+	assert_non_null(q);
+	memset(q, 1, 4 * MIB);
+	assert_int_equal(stats_of(pool).reserved_bytes, reserved);
+	assert_int_equal(stats_of(pool).extent_extends, 1);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_free(pool, q));
+	assert_ok(binpool_free_held(pool));
+	assert_int_equal(stats_of(pool).reserved_bytes, 0);
+	assert_int_equal(pool->pending, 0);
+	assert_ok(binpool_destroy(pool));
+}
+
 /* An import stays what it is, to be closed later. */
 static void imports(void **state)
 {
@@ -281,6 +360,7 @@ int main(void)
 		cmocka_unit_test_teardown(refused_by_a_registrar, ordinary),
 		cmocka_unit_test_teardown(ends, ordinary),
 		cmocka_unit_test_teardown(ends_that_stay, ordinary),
+		cmocka_unit_test_teardown(growth_that_stays, ordinary),
 		cmocka_unit_test_teardown(imports, ordinary),
 		cmocka_unit_test_teardown(in_a_child, ordinary),
 	};
