@@ -28,10 +28,15 @@ static bool registered; /* the process, for membarrier() */
 /* Set when a thread's caches are gone: what it calls later goes without. */
 static __thread bool thread_ended;
 
+/* Whether owners of caches need barriers of their own. */
+bool caches_fenced(void)
+{
+	return __atomic_load_n(&fenced, __ATOMIC_RELAXED);
+}
+
 static uint32_t revoked(bool yes)
 {
-	return (yes ? CACHE_REVOKED : 0) |
-	       (__atomic_load_n(&fenced, __ATOMIC_RELAXED) ? CACHE_FENCED : 0);
+	return (yes ? CACHE_REVOKED : 0) | (caches_fenced() ? CACHE_FENCED : 0);
 }
 
 static int membarrier(int command)

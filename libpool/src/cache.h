@@ -88,7 +88,7 @@ struct thread_caches {
 	struct cache *cache[];
 };
 
-extern __thread struct thread_caches *thread_caches __attribute__((tls_model("initial-exec")));
+extern __thread struct thread_caches *thread_caches TLS;
 
 /* The calling thread's cache of @pool, or NULL. */
 static inline struct cache *cache_of(const struct binpool *pool)
@@ -249,6 +249,7 @@ void caches_after_fork(bool child);
 
 /* budget.c: threads that do nothing lose what they keep, after a while. Locked. */
 void caches_look(struct binpool *pool);
+bool caches_fenced(void);
 
 /* budget.c; all locked, and cache_make_room() also with the lock of the thread's arena, alone. */
 void cache_set_credit(struct cache *c, uint64_t credit);

@@ -46,6 +46,15 @@
 #include <binpool.h>
 #include <linux/binpool_bins.h>
 
+/*
+ * How threads' own variables are found. The fastest way is not every libc's in a library that is
+ * loaded late: TLS_MODEL in build.mk changes it.
+ */
+#ifndef TLS_MODEL
+#define TLS_MODEL "initial-exec"
+#endif
+#define TLS __attribute__((tls_model(TLS_MODEL)))
+
 /* What other shared objects see; everything else is hidden by the build. */
 #define EXPORT		  __attribute__((visibility("default")))
 #define PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
@@ -355,7 +364,7 @@ bool callback_of(const struct binpool *pool);
 /* One thread less that needs the pool: see leaving. No lock is held. */
 void pool_unpin(struct binpool *pool);
 /* The callbacks that the thread is in. */
-extern __thread struct callback *thread_callbacks __attribute__((tls_model("initial-exec")));
+extern __thread struct callback *thread_callbacks TLS;
 
 /* Something that is the calling thread's alone. */
 static inline const void *thread_self(void)

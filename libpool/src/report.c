@@ -74,6 +74,14 @@ static int take_snapshot(struct binpool *pool, struct snapshot *s)
 	return 0;
 }
 
+/* By what the caches of a pool are taken from their threads. */
+static const char *revocation(const struct binpool *pool)
+{
+	if (!pool->cache_bins)
+		return "none";
+	return caches_fenced() ? "fenced" : "membarrier";
+}
+
 static void write_keys(FILE *f, const struct binpool *pool, const struct snapshot *s)
 {
 	const struct binpool_stats *st = &s->stats;
@@ -126,7 +134,8 @@ static void write_keys(FILE *f, const struct binpool *pool, const struct snapsho
 	fprintf(f, "name=%s\nprovider=%s\nprovider_reason=%s\nmantissa_bits=%u\nclasses=%s\n",
 		pool->name, binpool_provider_name(st->provider), pool->provider.reason,
 		pool->mantissa_bits, pool->classes == BINPOOL_CLASSES_HYSOP ? "hysop" : "tight");
-	fprintf(f, "node=%d\ngranule=%" PRIu64 "\n", pool->provider.node, pool->granule);
+	fprintf(f, "node=%d\ngranule=%" PRIu64 "\nrevocation=%s\n", pool->provider.node,
+		pool->granule, revocation(pool));
 	for (size_t i = 0; i < ARRAY_SIZE(lines); i++)
 		fprintf(f, "%s=%" PRIu64 "\n", lines[i].key, lines[i].value);
 	fprintf(f, "reuse_factor=%.6f\n", binpool_stats_reuse_factor(st));
@@ -242,6 +251,9 @@ static void write_table(FILE *f, const struct binpool *pool, const struct snapsh
 	if (st->registrations_refused)
 		fprintf(f, "  unregistered   %" PRIu64 " times an optional registrar refused\n",
 			st->registrations_refused);
+	if (pool->cache_bins && caches_fenced())
+		fprintf(f,
+			"  caches         slower: the kernel, or a filter, refuses membarrier()\n");
 	fprintf(f,
 		"  requests       %" PRIu64 " reused, %" PRIu64 " new, %" PRIu64
 		" refused; reuse factor %.3f\n",

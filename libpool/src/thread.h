@@ -18,7 +18,7 @@ struct thread {
 };
 
 /* The calling thread's; NULL: it has none yet. */
-extern __thread struct thread *thread_record __attribute__((tls_model("initial-exec")));
+extern __thread struct thread *thread_record TLS;
 
 /* The same, made if there is none; NULL: no memory. Under any lock. */
 struct thread *thread_get(void);

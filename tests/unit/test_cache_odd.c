@@ -484,6 +484,13 @@ static void refuse_membarrier(void)
 		_exit(10);
 }
 
+static bool reports(struct binpool *pool, uint32_t format, const char *words)
+{
+	char text[8192];
+
+	return binpool_report(pool, format, text, sizeof(text)) > 0 && strstr(text, words);
+}
+
 /* Everything still works, and caches are still used and still revoked. */
 static int without_membarrier(bool late)
 {
@@ -511,13 +518,24 @@ static int without_membarrier(bool late)
 		return 1;
 	if (!st.reuses || st.active_blocks)
 		return 2;
+	if (!reports(s.pool, BINPOOL_REPORT_KEYS, "\nrevocation=fenced\n") ||
+	    !reports(s.pool, BINPOOL_REPORT_TABLE, "refuses membarrier()"))
+		return 4;
 	check_pool(s.pool);
 	return binpool_destroy(s.pool) ? 3 : 0;
 }
 
 static void membarrier_refused(void **state)
 {
+	struct counter c = COUNTER_INIT;
+	struct binpool *pool = thp_pool(64 * MIB), *exact = counter_pool(&c, 0, 0);
+
 	(void)state;
+	assert_true(reports(pool, BINPOOL_REPORT_KEYS, "\nrevocation=membarrier\n"));
+	assert_false(reports(pool, BINPOOL_REPORT_TABLE, "membarrier"));
+	assert_true(reports(exact, BINPOOL_REPORT_KEYS, "\nrevocation=none\n"));
+	assert_ok(binpool_destroy(pool));
+	assert_ok(binpool_destroy(exact));
 	for (int late = 0; late < 2; late++) {
 		pid_t pid = fork();
 
