@@ -46,15 +46,6 @@
 #include <binpool.h>
 #include <linux/binpool_bins.h>
 
-/*
- * How threads' own variables are found. The fastest way is not every libc's in a library that is
- * loaded late: TLS_MODEL in build.mk changes it.
- */
-#ifndef TLS_MODEL
-#define TLS_MODEL "initial-exec"
-#endif
-#define TLS __attribute__((tls_model(TLS_MODEL)))
-
 /* What other shared objects see; everything else is hidden by the build. */
 #define EXPORT		  __attribute__((visibility("default")))
 #define PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))

@@ -8,6 +8,15 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+/*
+ * How threads' own variables are found. The fastest way is not every libc's in a library that is
+ * loaded late: TLS_MODEL in build.mk changes it.
+ */
+#ifndef TLS_MODEL
+#define TLS_MODEL "initial-exec"
+#endif
+#define TLS __attribute__((tls_model(TLS_MODEL)))
+
 struct thread_caches;
 
 struct thread {

@@ -74,9 +74,15 @@ class Told(Case):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o",
-                        os.path.join(cls.folder.name, "libcuda.so.1"),
-                        os.path.join(TREE, "tests", "unit", "fake_cuda.c")], check=True)
+        names = os.path.join(cls.folder.name, "names.c")
+        unit = os.path.join(TREE, "tests", "unit")
+        with open(names, "w", encoding="utf-8") as f:
+            f.write('#include "fake_cuda.h"\n' + "".join(
+                f"void *at_{name}(void) {{ return &fake_cuda()->{name}; }}\n"
+                for name in ("current", "mode", "alloc_error", "allocated", "wrong")))
+        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-I", unit, "-o",
+                        os.path.join(cls.folder.name, "libcuda.so.1"), names,
+                        os.path.join(unit, "fake_cuda.c")], check=True)
 
     @classmethod
     def tearDownClass(cls):
@@ -86,14 +92,18 @@ class Told(Case):
         import ctypes, errno, gc, threading
         from binpool import cuda
         driver = ctypes.CDLL("libcuda.so.1")
-        class Driver(ctypes.Structure):
-            _fields_ = [("current", ctypes.c_void_p)] + [
-                (name, ctypes.c_int) for name in ("mode", "record_error", "query_error",
-                                                  "alloc_error")] + [
-                (name, ctypes.c_long) for name in ("allocated", "created", "recorded", "queried",
-                                                   "wrong")]
-        driver.fake_cuda.restype = ctypes.POINTER(Driver)
-        fake = driver.fake_cuda().contents
+        class Driver:
+            def at(self, name):
+                function = getattr(driver, "at_" + name)
+                function.restype = ctypes.c_void_p
+                kind = dict(current=ctypes.c_void_p, allocated=ctypes.c_long,
+                            wrong=ctypes.c_ulong).get(name, ctypes.c_int)
+                return kind.from_address(function())
+            def __getattr__(self, name):
+                return self.at(name).value
+            def __setattr__(self, name, value):
+                self.at(name).value = value
+        fake = Driver()
         class Context(ctypes.Structure):
             _fields_ = [("id", ctypes.c_uint64)]
         class Stream(ctypes.Structure):

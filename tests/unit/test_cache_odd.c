@@ -518,6 +518,9 @@ static int without_membarrier(bool late)
 		return 1;
 	if (!st.reuses || st.active_blocks)
 		return 2;
+	/* Whoever takes something out of a cache finds out. */
+	if (binpool_free_held(s.pool))
+		return 5;
 	if (!reports(s.pool, BINPOOL_REPORT_KEYS, "\nrevocation=fenced\n") ||
 	    !reports(s.pool, BINPOOL_REPORT_TABLE, "refuses membarrier()"))
 		return 4;
