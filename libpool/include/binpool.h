@@ -355,7 +355,10 @@ int binpool_pressure_fd(void);
 
 /* ---- Questions ---------------------------------------------------------- */
 
-/* Size class of @size in this pool. -E2BIG if it has none. */
+/*
+ * Size class of @size in this pool. -E2BIG if it has none. This and the next only compute, so
+ * callbacks of the pool and forked children may call them, too.
+ */
 int64_t binpool_pool_bin_number(const struct binpool *pool, uint64_t size);
 /* Capacity of bin @bin of this pool. -EINVAL if there is none, -E2BIG above INT64_MAX. */
 int64_t binpool_pool_alloc_size(const struct binpool *pool, uint32_t bin);
