@@ -3,8 +3,10 @@
  * Who is served and who is handed on, and what both are told. Owns nothing.
  */
 #include <dlfcn.h>
+#include <glob.h>
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "scenario.h"
 
@@ -19,6 +21,7 @@ void scenario_served(void)
 	struct fake *fake = driver_state();
 	char *ptr, *other;
 	void *device;
+	glob_t tasks;
 
 	ptr = served(cuda, MIB, 0);
 	/* Registered as a whole, and once. */
@@ -37,6 +40,10 @@ void scenario_served(void)
 	CHECK(!cuda->free_host(NULL));
 	CHECK(fake->host_frees == 0);
 	CHECK(cuda->last_error() == BAD_VALUE && !cuda->last_error());
+	/* The pool has a thread, which gives back what is idle. */
+	CHECK(!chdir("/proc/self/task/") && glob("[0-9]*", 0, NULL, &tasks) == 0);
+	CHECK(tasks.gl_pathc == 2);
+	globfree(&tasks);
 }
 
 void scenario_passed(void)
@@ -60,6 +67,49 @@ void scenario_passed(void)
 	CHECK(runtime_allocs() == 7);
 	CHECK(cuda->free_host(&ptr) == BAD_VALUE);
 	CHECK(cuda->last_error() == BAD_VALUE);
+}
+
+/* More than any machine of these days has of huge pages. */
+void scenario_too_much(void)
+{
+	const struct plugin *cuda = plugin_load("plugin");
+	void *ptr;
+
+	CHECK(!cuda->host_alloc(&ptr, (size_t)1 << 39, 0));
+	CHECK(runtime_allocs() == 1);
+	CHECK(!cuda->free_host(ptr) && driver_state()->host_frees == 1);
+	CHECK(regions() == 0);
+}
+
+/* A runtime that asks the driver by symbols of ours: that is not the program's call. */
+void scenario_nested(void)
+{
+	const struct plugin *cuda = plugin_load("plugin11");
+	struct fake *fake = driver_state();
+	void *ptr;
+
+	fake->register_error = 2;
+	CHECK(!cuda->host_alloc(&ptr, MIB, 0));
+	CHECK(fake->runtime_allocs[11] == 1 && fake->host_allocs == 1);
+	fake->register_error = 0;
+	CHECK(!cuda->free_host(ptr));
+	CHECK(fake->runtime_frees[11] == 1 && fake->host_frees == 1);
+}
+
+/* What the driver registers in pieces only is nothing that one copy could be made of. */
+void scenario_pieces(void)
+{
+	const size_t bytes = 1024 * (size_t)MIB + 4 * MIB;
+	const struct plugin *cuda = plugin_load("plugin");
+	struct fake *fake = driver_state();
+	void *ptr;
+
+	fake->largest = 1024 * (size_t)MIB;
+	CHECK(!cuda->host_alloc(&ptr, bytes, 0));
+	CHECK(runtime_allocs() == 1 && fake->host_allocs == 1);
+	CHECK(fake->registers == 2);
+	CHECK(!cuda->free_host(ptr) && fake->host_frees == 1);
+	CHECK(!cuda->free_host(served(cuda, MIB, 0)));
 }
 
 void scenario_flags(void)
@@ -97,7 +147,7 @@ void scenario_wrong(void)
 	CHECK(!cuda->free_host(ptr));
 	for (int i = 0; i < 3; i++)
 		CHECK(cuda->free_host(ptr) == BAD_VALUE);
-	CHECK(regions() == known && fake->unregisters == 0);
+	CHECK(regions() == known && fake->unregisters == 0 && fake->harmed == 0);
 	/* It is not handed out twice. */
 	ptr = served(cuda, MIB, 0);
 	other = served(cuda, MIB, 0);

@@ -23,11 +23,13 @@ $(PRELOAD_TEST)/driver/libcuda.so.1: $(PRELOAD_TEST_OBJ)/fake_driver.o
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(@F) -o $@ $< -pthread
 
+RUNTIME_FLAGS_11 := -DBY_SYMBOL
+
 # The version of its symbols is its name, as in the real one.
 $(PRELOAD_TEST)/libcudart.so.%: tests/preload/fake_runtime.c tests/preload/fake.h
 	@mkdir -p $(@D)
 	echo '$(@F) { global: *; };' >$@.map
-	$(CC) $(PRELOAD_TEST_CFLAGS) -MF $(PRELOAD_TEST_OBJ)/runtime$*.d -DVERSION=$* $(CFLAGS) $(LDFLAGS) \
+	$(CC) $(PRELOAD_TEST_CFLAGS) -MF $(PRELOAD_TEST_OBJ)/runtime$*.d -DVERSION=$* $(RUNTIME_FLAGS_$*) $(CFLAGS) $(LDFLAGS) \
 		-shared -Wl,-soname,$(@F) -Wl,--version-script=$@.map -o $@ $< -pthread -ldl
 
 PLUGIN_FLAGS_plugin :=

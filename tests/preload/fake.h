@@ -16,10 +16,13 @@
 /* All atomic. */
 struct fake {
 	int register_error, alloc_error, sync_error; /* what these calls answer */
+	size_t largest;				     /* registration; 0: no bound */
+	void (*in_sync)(void);			     /* called once, when copies are over */
 	int capturing;				     /* a graph is, somewhere */
 	unsigned long broken;			     /* captures, by a synchronisation */
 	unsigned long registers, unregisters;	     /* that did not fail */
 	unsigned long host_allocs, host_frees;	     /* of the driver, that did not fail */
+	unsigned long harmed;			     /* registered memory that was freed */
 	unsigned long syncs;
 	unsigned long contexts; /* that were made */
 	unsigned long late;	/* calls after the driver's end */

@@ -24,6 +24,8 @@
 #define NOT_SUPPORTED	801
 #define CAPTURING	900
 #define CONTEXTS	16
+#define LARGE		((size_t)1 << 30)
+#define LARGEST		((size_t)1 << 40)
 
 struct CUctx_st {
 	unsigned long long id; /* 0: there is none */
@@ -292,6 +294,7 @@ EXPORT int cuCtxGetDevice(int *device)
 
 EXPORT int cuCtxSynchronize(void)
 {
+	void (*hook)(void);
 	int err = enter();
 
 	if (err)
@@ -305,7 +308,12 @@ EXPORT int cuCtxSynchronize(void)
 	ADD(syncs);
 	if (!state.sync_error)
 		carry_out(current());
-	return leave(state.sync_error);
+	hook = state.in_sync;
+	state.in_sync = NULL;
+	leave(0);
+	if (hook)
+		hook();
+	return state.sync_error;
 }
 
 EXPORT int cuThreadExchangeStreamCaptureMode(int *to)
@@ -379,8 +387,12 @@ EXPORT int cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
 		return leave(INVALID_VALUE);
 	if (state.alloc_error)
 		return leave(state.alloc_error);
-	ptr = bytes < (size_t)1 << 40 ? aligned_alloc(512, (bytes + 511) & ~(size_t)511) : NULL;
-	if (!ptr)
+	if (bytes > LARGEST)
+		return leave(OUT_OF_MEMORY);
+	/* Addresses only, if it is large. */
+	ptr = mmap(NULL, bytes, bytes < LARGE ? PROT_READ | PROT_WRITE : PROT_NONE,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (ptr == MAP_FAILED)
 		return leave(OUT_OF_MEMORY);
 	err = region_add(ptr, bytes, flags, false);
 	ADD(host_allocs);
@@ -407,11 +419,14 @@ EXPORT int cuMemFreeHost(void *ptr)
 	if (err)
 		return err;
 	r = region_take(ptr, false);
-	if (!r)
+	if (!r) {
+		if (containing(ptr))
+			ADD(harmed);
 		return leave(INVALID_VALUE);
+	}
 	carry_out(NULL);
 	ADD(host_frees);
-	free(r->ptr);
+	munmap(r->ptr, r->bytes);
 	free(r);
 	return leave(0);
 }
@@ -456,6 +471,8 @@ EXPORT int cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned int flags)
 		return leave(BAD_CONTEXT);
 	if (state.register_error)
 		return leave(state.register_error);
+	if (state.largest && bytes > state.largest)
+		return leave(OUT_OF_MEMORY);
 	while (r && ((char *)ptr + bytes <= r->ptr || (char *)ptr >= r->ptr + r->bytes))
 		r = r->next;
 	if (r)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * libcudart.so.VERSION of the tests, with versions of its symbols as the real one's. Owns the
- * last error and the device of a thread. It opens the driver, and asks it by pointers.
+ * last error and the device of a thread. It opens the driver, and asks it by pointers; BY_SYMBOL
+ * by those symbols that everybody sees, which may be another's.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -39,8 +40,13 @@ static void load(void)
 	*(void **)&driver.retain = dlsym(library, "cuDevicePrimaryCtxRetain");
 	*(void **)&driver.get_current = dlsym(library, "cuCtxGetCurrent");
 	*(void **)&driver.set_current = dlsym(library, "cuCtxSetCurrent");
+#ifdef BY_SYMBOL
+	*(void **)&driver.alloc = dlsym(RTLD_DEFAULT, "cuMemHostAlloc");
+	*(void **)&driver.free = dlsym(RTLD_DEFAULT, "cuMemFreeHost");
+#else
 	*(void **)&driver.alloc = dlsym(library, "cuMemHostAlloc");
 	*(void **)&driver.free = dlsym(library, "cuMemFreeHost");
+#endif
 	*(void **)&driver.flags = dlsym(library, "cuMemHostGetFlags");
 	*(void **)&driver.device = dlsym(library, "cuMemHostGetDevicePointer_v2");
 	driver.init(0);

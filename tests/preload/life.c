@@ -55,6 +55,43 @@ void scenario_reuse_control(void)
 	CHECK(driver_state()->syncs == 0);
 }
 
+static const struct plugin *hooked;
+static unsigned char *hooked_from, hooked_to[KIB];
+
+static void *free_meanwhile(void *arg)
+{
+	(void)arg;
+	CHECK(!hooked->use_device(0));
+	CHECK(!copy_later(hooked_to, hooked_from, KIB));
+	CHECK(!hooked->free_host(hooked_from));
+	memset(hooked_from, 2, KIB);
+	return NULL;
+}
+
+static pthread_t meanwhile;
+
+static void in_sync(void)
+{
+	CHECK(!pthread_create(&meanwhile, NULL, free_meanwhile, NULL));
+	/* So that it is about to wait; if it is late there is nothing to be seen. */
+	usleep(50000);
+}
+
+/* A synchronisation that had begun before the free does not count. */
+void scenario_sync_before(void)
+{
+	unsigned char *ptr;
+
+	hooked = plugin_load("plugin");
+	hooked_from = served(hooked, KIB, 0);
+	ptr = served(hooked, MIB, 0);
+	memset(hooked_from, 1, KIB);
+	driver_state()->in_sync = in_sync;
+	CHECK(!hooked->free_host(ptr));
+	CHECK(!pthread_join(meanwhile, NULL));
+	CHECK(hooked_to[KIB - 1] == 1);
+}
+
 /* Wherever the copy is: another device, or a context that is not its device's primary one. */
 void scenario_all_contexts(void)
 {
@@ -62,16 +99,20 @@ void scenario_all_contexts(void)
 	const struct plugin *cuda = plugin_load("plugin");
 	unsigned char *from[3];
 
-	for (int i = 0; i < 3; i++) {
-		if (i < FAKE_DEVICES)
-			CHECK(!cuda->use_device(i));
-		else
-			make_context(0);
-		from[i] = served(cuda, KIB, 0);
-		memset(from[i], i + 1, KIB);
-		CHECK(!copy_later(to[i], from[i], KIB));
-	}
+	/* In the context of the second device nobody allocated. */
 	CHECK(!cuda->use_device(0));
+	from[0] = served(cuda, KIB, 0);
+	from[1] = served(cuda, KIB, 0);
+	CHECK(!cuda->use_device(1));
+	memset(from[1], 2, KIB);
+	CHECK(!copy_later(to[1], from[1], KIB));
+	make_context(0);
+	from[2] = served(cuda, KIB, 0);
+	memset(from[2], 3, KIB);
+	CHECK(!copy_later(to[2], from[2], KIB));
+	CHECK(!cuda->use_device(0));
+	memset(from[0], 1, KIB);
+	CHECK(!copy_later(to[0], from[0], KIB));
 	CHECK(!cuda->free_host(from[2]));
 	for (int i = 0; i < 3; i++)
 		CHECK(to[i][KIB - 1] == i + 1);
@@ -100,7 +141,7 @@ void scenario_capture(void)
 	}
 	CHECK(fake->syncs == syncs && fake->broken == 0);
 	/* The pool's own thread does not either. */
-	usleep(50000);
+	usleep(300000);
 	CHECK(fake->syncs == syncs && fake->broken == 0);
 	fake->capturing = 0;
 	CHECK(!exchange(&mode) && mode == RELAXED);
@@ -181,12 +222,19 @@ void scenario_reset(void)
 	CHECK(!cuda->free_host(served(cuda, MIB, 0)));
 }
 
+static bool stop; /* atomic */
+static void *looked_at;
+
 static void *in_other_thread(void *arg)
 {
 	const struct plugin *cuda = arg;
+	unsigned int flags;
 	void *ptr;
 
-	for (int i = 0; i < 300; i++) {
+	for (int i = 0; !__atomic_load_n(&stop, __ATOMIC_RELAXED); i++) {
+		/* What is locked most of the time is, now and then, when the other forks. */
+		for (int j = 0; j < 1000; j++)
+			CHECK(!cuda->get_flags(&flags, looked_at));
 		CHECK(!cuda->host_alloc(&ptr, KIB << i % 12, 0));
 		CHECK(!cuda->free_host(ptr));
 	}
@@ -202,12 +250,14 @@ void scenario_fork(void)
 	const int not_initialized = 3;
 	unsigned long syncs, allocs = runtime_allocs();
 	unsigned int flags;
-	pthread_t thread;
+	pthread_t thread[2];
 	void *real;
 	int status;
 
-	CHECK(!pthread_create(&thread, NULL, in_other_thread, (void *)(uintptr_t)cuda));
-	for (int i = 0; i < 50; i++) {
+	looked_at = ptr;
+	for (int i = 0; i < 2; i++)
+		CHECK(!pthread_create(&thread[i], NULL, in_other_thread, (void *)(uintptr_t)cuda));
+	for (int i = 0; i < 100; i++) {
 		pid_t child = fork();
 
 		CHECK(child >= 0);
@@ -228,7 +278,9 @@ void scenario_fork(void)
 			printf("child %d: status 0x%x\n", i, (unsigned int)status);
 		CHECK(status == 0);
 	}
-	CHECK(!pthread_join(thread, NULL));
+	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+	for (int i = 0; i < 2; i++)
+		CHECK(!pthread_join(thread[i], NULL));
 	CHECK(runtime_allocs() == allocs);
 	CHECK(ptr[MIB - 1] == 0x5a);
 	CHECK(!cuda->free_host(ptr) && cuda->free_host(ptr) == 1);
@@ -293,6 +345,8 @@ void scenario_many(void)
 		ptr[i] = served(cuda, 1 + 37 * i % (16 * KIB), i % 4);
 	CHECK(fake->registers - fake->unregisters < 30);
 	for (size_t i = 0; i < MANY; i++)
+		CHECK((uintptr_t)ptr[i] % (1 + 37 * i % (16 * KIB) < 4 * KIB ? 512 : 4 * KIB) == 0);
+	for (size_t i = 0; i < MANY; i++)
 		CHECK(!cuda->get_flags(&flags, ptr[i]) && flags == i % 4);
 	for (size_t i = 0; i < MANY; i++)
 		CHECK(!cuda->free_host(ptr[i]));
@@ -304,10 +358,16 @@ static void *late[2];
 /* Destructors run after the driver has ended. */
 static void __attribute__((destructor)) too_late(void)
 {
+	const int deinitialized = 4;
+	const unsigned long calls_of_runtime = 2;
+
 	if (!late_cuda)
 		return;
 	CHECK(!late_cuda->free_host(late[1]));
 	CHECK(driver_state()->late == 0);
+	/* The runtime asks it, and is told that it is gone; we do not. */
+	CHECK(late_cuda->host_alloc(&late[1], MIB, 0) == deinitialized);
+	CHECK(driver_state()->late == calls_of_runtime);
 }
 
 static void before_end(void)

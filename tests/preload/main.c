@@ -143,7 +143,8 @@ int main(int argc, char **argv)
 		SCENARIO(reuse_control), SCENARIO(all_contexts), SCENARIO(capture),
 		SCENARIO(sync_fails),	 SCENARIO(refused),	 SCENARIO(reset),
 		SCENARIO(fork),		 SCENARIO(threads),	 SCENARIO(at_exit),
-		SCENARIO(many),		 SCENARIO(limit),
+		SCENARIO(many),		 SCENARIO(limit),	 SCENARIO(pieces),
+		SCENARIO(nested),	 SCENARIO(too_much),	 SCENARIO(sync_before),
 	};
 
 	for (size_t i = 0; argc == 2 && i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {

@@ -52,6 +52,9 @@ void scenario_two_runtimes(void);
 void scenario_bare(void);
 void scenario_real_only(void);
 void scenario_limit(void);
+void scenario_nested(void);
+void scenario_too_much(void);
+void scenario_pieces(void);
 void scenario_untouched(void);
 void scenario_no_driver(void);
 
@@ -59,6 +62,7 @@ void scenario_no_driver(void);
 void scenario_reuse(void);
 void scenario_reuse_control(void);
 void scenario_all_contexts(void);
+void scenario_sync_before(void);
 void scenario_capture(void);
 void scenario_sync_fails(void);
 void scenario_refused(void);

@@ -19,12 +19,14 @@ struct context {
 	struct context *next;
 	CUcontext context;
 	unsigned long long id; /* its address may become another's */
+	uint64_t round;	       /* that it was last waited for in; in turn */
 };
 
 static pthread_mutex_t noting = PTHREAD_MUTEX_INITIALIZER;
 static struct context *contexts; /* read without a lock */
 
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t rounds; /* in turn */
 static uint64_t given;	/* atomic */
 static uint64_t passed; /* atomic, written in turn */
 
@@ -66,12 +68,15 @@ uint64_t barrier_ticket(void)
 	return __atomic_add_fetch(&given, 1, __ATOMIC_SEQ_CST);
 }
 
-/* A context that cannot be entered has ended, and its work with it. */
+/* A context that cannot be entered has ended, and its work with it. In turn. */
 static bool synchronize(const struct driver *cu, CUcontext context)
 {
 	CUcontext popped;
 	int err;
 
+	for (struct context *c = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE); c; c = c->next)
+		if (c->context == context)
+			c->round = rounds;
 	if (cu->CtxPushCurrent(context))
 		return true;
 	err = cu->CtxSynchronize();
@@ -104,11 +109,12 @@ static bool synchronize_all(const struct driver *cu)
 
 	if (cu->DeviceGetCount(&count))
 		return false;
+	rounds++;
 	for (int i = 0; i < count && over; i++)
 		over = synchronize_primary(cu, i);
 	for (struct context *c = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE); c && over;
 	     c = c->next)
-		if (alive(cu, c))
+		if (c->round != rounds && alive(cu, c))
 			over = synchronize(cu, c->context);
 	return over;
 }
@@ -135,7 +141,8 @@ bool barrier_passed(uint64_t ticket, bool wait)
 	uint64_t begun, start;
 	bool over;
 
-	if (ticket <= __atomic_load_n(&passed, __ATOMIC_ACQUIRE))
+	/* With the driver gone nothing is at work, and nobody is served any more. */
+	if (pool_exiting() || ticket <= __atomic_load_n(&passed, __ATOMIC_ACQUIRE))
 		return true;
 	if (!wait)
 		return false;

@@ -115,7 +115,7 @@ static int over(void *ctx)
 	uint64_t ticket;
 
 	memcpy(&ticket, &ctx, sizeof(ticket));
-	return pool_exiting() || barrier_passed(ticket, call_inside());
+	return barrier_passed(ticket, call_inside());
 }
 
 static void give_back(const struct library *lib, struct binpool *pool, void *ptr)
@@ -133,8 +133,7 @@ static void give_back(const struct library *lib, struct binpool *pool, void *ptr
 		return;
 	}
 	ticket = barrier_ticket();
-	/* With the driver gone nothing is at work on it, and nobody is served any more. */
-	if (pool_exiting() || barrier_passed(ticket, true)) {
+	if (barrier_passed(ticket, true)) {
 		lib->binpool_free(pool, ptr);
 		return;
 	}
