@@ -56,8 +56,9 @@ class Absence(Case):
         self.assertEqual((e.errno, buf.released), (errno.ENODEV, False))
         pool.free(buf)
         self.raises(ValueError, "released", cuda.free_on_stream, buf)
-        e = self.raises(OSError, "CUDA", cuda.DevicePool)
-        self.assertEqual(e.errno, errno.ENODEV)
+        for call in (cuda.DevicePool, lambda: cuda.attach(pool)):
+            e = self.raises(OSError, "CUDA", call)
+            self.assertEqual(e.errno, errno.ENODEV)
         try:
             ctypes.CDLL("libcuda.so.1")
         except OSError:
@@ -65,6 +66,8 @@ class Absence(Case):
 
     def test_wrong_arguments(self):
         self.assertRaises(TypeError, cuda.DeviceBuffer, 17)
+        for bad in (None, 17, "pool", object()):
+            self.raises(TypeError, "no pool", cuda.attach, bad)
         self.assertRaises(TypeError, cuda.DevicePool, nonsense=1)
         for bad in ({"mantissa_bits": "x"}, {"max_alloc_bytes": 1.5}, {"classes": 1}):
             self.assertRaises(TypeError, cuda.DevicePool, **bad)
@@ -84,7 +87,8 @@ class Told(Case):
         with open(names, "w", encoding="utf-8") as f:
             f.write('#include "fake_cuda.h"\n' + "".join(
                 f"void *at_{name}(void) {{ return &fake_cuda()->{name}; }}\n"
-                for name in ("current", "mode", "alloc_error", "allocated", "wrong")))
+                for name in ("current", "mode", "alloc_error", "allocated", "wrong", "register_error",
+                             "register_calls", "register_fail_at")))
         subprocess.run([compiler, "-shared", "-fPIC", "-I", unit, "-o",
                         os.path.join(cls.folder.name, "libcuda.so.1"), names,
                         os.path.join(unit, "fake_cuda.c")], check=True)
@@ -101,8 +105,9 @@ class Told(Case):
             def at(self, name):
                 function = getattr(driver, "at_" + name)
                 function.restype = ctypes.c_void_p
-                kind = dict(current=ctypes.c_void_p, allocated=ctypes.c_long,
-                            wrong=ctypes.c_ulong).get(name, ctypes.c_int)
+                kind = dict(current=ctypes.c_void_p, mode=ctypes.c_int,
+                            alloc_error=ctypes.c_int, register_error=ctypes.c_int,
+                            allocated=ctypes.c_long).get(name, ctypes.c_ulong)
                 return kind.from_address(function())
             def __getattr__(self, name):
                 return self.at(name).value
@@ -221,6 +226,38 @@ class Told(Case):
         del buf
         """)
 
+    def test_pinned(self):
+        self.told("""
+        host = binpool.MemoryPool("host", "thp", 64 << 20)
+        before = host(100)
+        e = raises(OSError, "no context is current", cuda.attach, host)
+        assert e.errno == errno.ENODEV
+        fake.current = ctypes.addressof(context)
+        registrar = cuda.attach(host)
+        assert driver.fake_cuda_registrations() == host.counters()["registrations"] == 1
+        more = host(16 << 20)
+        assert driver.fake_cuda_registrations() == 2
+        assert binpool.query(more)["registrars"] == ["cuda"]
+        raises(BufferError, "", cuda.attach, host)
+        registrar.remove()
+        assert driver.fake_cuda_registrations() == 0
+        fake.register_error, fake.register_fail_at = 1, fake.register_calls + 1
+        raises(Exception, "", cuda.attach, host)
+        assert host.counters()["registrations"] == 0
+        # With the pool it goes, too.
+        cuda.attach(host)
+        del before, more
+        host.destroy()
+        assert driver.fake_cuda_registrations() == 0
+        other = binpool.MemoryPool("other", "thp", 64 << 20)
+        fake.register_error, fake.register_fail_at = 1, fake.register_calls + 1
+        with cuda.attach(other, optional=True):
+            assert other(100).size == 100
+            assert other.counters()["registrations_refused"] == 1
+        fake.current = None
+        del other
+        """)
+
     def test_context_goes(self):
         self.told("""
         buf, ptr = pool(5000), []
@@ -318,6 +355,22 @@ class Gpu(Case):
         host.destroy()
         self.call("cuStreamDestroy_v2", stream)
 
+    def test_pinned(self):
+        pool, device = thp(), cuda.DevicePool()
+        with cuda.attach(pool):
+            host, there = pool(8 * MIB), device(8 * MIB)
+            kind = ctypes.c_uint()
+            self.call("cuPointerGetAttribute", ctypes.byref(kind), 2, ctypes.c_uint64(host.ptr))
+            self.assertEqual(kind.value, 1)  # CU_MEMORYTYPE_HOST
+            memoryview(host)[:] = b"p" * host.size
+            self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(there.ptr), ctypes.c_void_p(host.ptr),
+                      ctypes.c_size_t(host.size))
+            self.assertEqual(self.content(there), bytes(host))
+            self.assertEqual(pool.counters()["registrations"], pool.counters()["extents"])
+            self.raises(BufferError, "", cuda.attach, pool)
+        self.assertEqual(pool.counters()["registrations"], 0)
+        cuda.attach(pool)
+
     def test_context_goes(self):
         pool = cuda.DevicePool()
         buf = pool(MIB)
@@ -352,6 +405,13 @@ class Gpu(Case):
                 host = array.cpu().numpy() if name == "torch" else \
                     array.get() if name == "cupy" else array.copy_to_host()
                 self.assertEqual((len(host), int(host.min()), int(host.max())), (MIB, 5, 5))
+                if name == "torch":
+                    pinned = thp()
+                    cuda.attach(pinned)
+                    tensor = module.frombuffer(memoryview(pinned(MIB)), dtype=module.uint8)
+                    self.assertTrue(tensor.is_pinned())
+                    self.assertTrue(bool((tensor.copy_(array) == 5).all()))
+                    del tensor
                 del buf
                 self.assertEqual(pool.active_blocks, 1)
                 del array

@@ -38,7 +38,7 @@ class Package(Case):
             want.append(str(ctypes.sizeof(structs[name])))
         constants = {"BINPOOL_" + name: getattr(_library, name) for name in (
             "KIND_HOST", "POOL_VERBOSE", "POOL_STRICT_NODE", "POOL_LEAKS",
-            "POOL_REAPER", "POOL_STRICT", "REGISTRAR_OPTIONAL", "KIND_HANDLE", "BUF_ZEROED", "BUF_WAIT",
+            "POOL_REAPER", "POOL_STRICT", "POOL_DEBUG", "REGISTRAR_OPTIONAL", "KIND_HANDLE", "BUF_ZEROED", "BUF_WAIT",
             "FENCE_EVENTFD", "FENCE_CALLBACK", "UNKNOWN", "CACHE_AUTO",
             "REPORT_TABLE", "REPORT_KEYS")}
         for kind in ("PROVIDER", "CLASSES"):

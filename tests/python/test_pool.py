@@ -284,6 +284,20 @@ class Errors(Case):
             e = self.raises(OSError, "/dev/binpool", binpool.MemoryPool, "x", "device")
             self.assertIn(e.errno, (errno.ENODEV, errno.ENOENT))
 
+    def test_debug(self):
+        """Who writes to what he gave back is found out."""
+        self.script("""
+            import ctypes
+            pool = binpool.MemoryPool("strict", "thp", debug=True)
+            for stale in (False, True):
+                buf = pool(5000)
+                ptr = buf.ptr
+                pool.free(buf)
+                if stale:
+                    ctypes.memset(ptr + 100, 1, 1)
+                print(pool(5000).size)
+            """, status=-6, errors=["strict: the buffer at", "offset 100:"])
+
     def test_destroy(self):
         pool = thp()
         buf = pool(100)

@@ -91,6 +91,9 @@ class PoolMembers:
     strict
         True: what was asked for or an error, so "auto" is the device, and no small pages. Else they
         show as fallbacks in counters() and in the report.
+    debug
+        True: the process is aborted if something writes to memory that is free, with a line on
+        stderr, and every double free is found; slow.
     classes
         "tight": powers of two fit exactly; "hysop": the original's.
     granule, cache_bytes
@@ -112,7 +115,7 @@ class PoolMembers:
     def __init__(self, name="binpool", allocator=None, max_alloc_bytes=None, mantissa_bits=4,
                  verbose=None, *, kind="host", node=-1, strict_node=False, classes="tight",
                  granule=0, cache_bytes=None, leaks=False, reaper=False,
-                 extent_idle_ms=0, strict=False):
+                 extent_idle_ms=0, strict=False, debug=False):
         if self._callables is not None:
             raise ValueError(f"pool {self._name!r} is made already")
         handles = one_of("kind", KINDS, kind)
@@ -126,7 +129,8 @@ class PoolMembers:
             | (_library.POOL_STRICT_NODE if strict_node else 0)
             | (_library.POOL_LEAKS if leaks else 0)
             | (_library.POOL_REAPER if reaper else 0)
-            | (_library.POOL_STRICT if strict else 0),
+            | (_library.POOL_STRICT if strict else 0)
+            | (_library.POOL_DEBUG if debug else 0),
             extent_idle_ms=within("extent_idle_ms", 0, 0xffffffff, extent_idle_ms),
             max_bytes=0 if max_alloc_bytes is None
             else uint64(max_alloc_bytes, "max_alloc_bytes"),

@@ -2,6 +2,7 @@
 """For programs with CUDA, whatever they use it through: CuPy, PyTorch, Numba, PyCUDA.
 
     pool = binpool.MemoryPool("host")
+    binpool.cuda.attach(pool)                       # it is pinned from now on
     host = pool(1 << 20)
     ...                                             # an asynchronous copy from host
     binpool.cuda.free_on_stream(host, stream)
@@ -19,9 +20,12 @@ import operator
 from . import _library
 from ._backend import MemoryPool, PooledBuffer
 from ._errors import check
+from ._pool import Registrar
 
 _, _lib = _library.open_library("libbinpool-cuda.so.0", {
     "free_on_cuda_stream": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
+    "cuda_attach": (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32,
+                    ctypes.POINTER(ctypes.c_uint64)),
     "cuda_device_allocator": (ctypes.c_int, ctypes.POINTER(_library.AllocatorOps)),
 })
 
@@ -43,6 +47,22 @@ def _handle(stream):
     if not 0 <= handle < 1 << 64:
         raise ValueError(f"{handle} is the handle of no stream")
     return handle
+
+
+def attach(pool, *, optional=False):
+    """Makes all memory of a pool known to CUDA as pinned, now and whenever there is more.
+
+    It belongs to the context that is current to this thread now; all contexts know it as pinned.
+    optional: what the driver does not take is used all the same, and counted in
+    registrations_refused. Returns a Registrar; its remove() waits for all work on the device.
+    OSError: ENODEV no driver, no device or no current context; BufferError: attached already.
+    """
+    if not isinstance(pool, MemoryPool):
+        raise TypeError(f"{pool!r} is no pool")
+    number = ctypes.c_uint64()
+    pool._ask(_lib.cuda_attach, _library.REGISTRAR_OPTIONAL if optional else 0,
+              ctypes.byref(number))
+    return Registrar(pool, number.value)
 
 
 def free_on_stream(buf, stream=0):
