@@ -31,7 +31,7 @@ SRC_binpool := $(LIBPOOL_SRC)
 LINK_binpool := -pthread
 DESC_binpool := Binned memory pool over huge, pinnable host memory
 HEADERS_binpool := libpool/include/binpool.h libpool/include/binpool_fence.h \
-	libpool/include/binpool_share.h \
+	libpool/include/binpool_register.h libpool/include/binpool_share.h \
 	uapi/linux/binpool.h uapi/linux/binpool_bins.h
 SRC_binpool-cuda := $(wildcard libpool/src/cuda/*.c)
 # dlopen is apart in older libcs.

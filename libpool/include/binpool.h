@@ -518,69 +518,14 @@ struct binpool_ptr_info {
  */
 int binpool_query(const void *ptr, struct binpool_ptr_info *out);
 
-/* ---- Registrars --------------------------------------------------------- */
-
-/* An extent as a registrar sees it. */
-struct binpool_extent {
-	size_t size;
-	void *ptr;
-	uint64_t bytes;
-	int32_t fd;   /* file behind it, -1: none; owned by the pool */
-	int32_t node; /* -1: unknown or several */
-};
-
-/*
- * Somebody who must know about extents. Called without a lock held, never
- * twice at once for one pool. attach is called for each extent there is when
- * the registrar is added and for each one got later, before any buffer of it
- * is handed out; what it stores in *cookie is handed to detach, which is
- * called before the extent's memory goes. An error of attach refuses the
- * extent: those attached before are detached in reverse order and the
- * allocation fails with it. release, if there is one, is called once, after the
- * last detach, when the registrar is removed or the pool destroyed; not if
- * binpool_add_registrar failed.
- */
-struct binpool_registrar_ops {
-	size_t size;
-	const char *name; /* copied */
-	void *ctx;
-	int (*attach)(void *ctx, const struct binpool_extent *extent, void **cookie);
-	void (*detach)(void *ctx, const struct binpool_extent *extent, void *cookie);
-	void (*release)(void *ctx);
-	uint32_t flags;	   /* BINPOOL_REGISTRAR_* */
-	uint32_t reserved; /* 0 */
-	/*
-	 * Whether the extent is attached still: 0, or a negative errno if what attach did has
-	 * come to nothing, as when a device was reset. It is detached then, counted in
-	 * registrations_lost, and attached again by whoever looked, binpool_query excepted:
-	 * binpool_wait_registered, and the pool when it gets its next extent. May be NULL.
-	 */
-	int (*check)(void *ctx, const struct binpool_extent *extent, void *cookie);
-};
-
-/* An extent that it refuses is used all the same, and counted in registrations_refused. */
-#define BINPOOL_REGISTRAR_OPTIONAL (1u << 0)
-
-/* Adds a registrar and attaches all extents; *id names it. Errors: attach's; -EINVAL handles. */
-int binpool_add_registrar(struct binpool *pool, const struct binpool_registrar_ops *ops,
-			  uint64_t *id);
-
-/* Detaches all extents and forgets it. Errors: -ENOENT. */
-int binpool_remove_registrar(struct binpool *pool, uint64_t id);
-
-/*
- * Has all registrars know of the extent that @ptr is in, or with NULL of all extents: 0. What an
- * optional registrar refused, or what was lost, is tried again. Errors: attach's; -ENOENT
- * no extent of this pool is there.
- */
-int binpool_wait_registered(struct binpool *pool, const void *ptr, uint32_t ms);
-
 #ifdef __cplusplus
 }
 #endif
 
-/* Buffers that something is still at work on when they are freed; and in other processes. */
+/* Buffers that something is still at work on when they are freed; who must know of memory; and
+ * buffers in other processes. */
 #include <binpool_fence.h>
+#include <binpool_register.h>
 #include <binpool_share.h>
 
 #endif /* BINPOOL_H */

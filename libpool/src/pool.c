@@ -330,6 +330,7 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 				       "vm.max_map_count): it is to be destroyed again later",
 				       pool->name);
 	}
+	background_stop(pool);
 	reaper_stop(pool);
 	fork_unwatch(pool);
 	if (!pool->dead) {

@@ -223,6 +223,7 @@ struct extent {
 	bool small;	     /* the provider had to take small pages */
 	bool registered;     /* all registrars have it, and there is one; changes in turn, locked */
 	bool lost;	     /* one had it; in turn */
+	bool refused;	     /* the pool's thread tried in vain */
 	uint64_t since;	     /* its end, or all of it, is free; see pool->stamp */
 	int fd;		     /* file behind all of it, -1: none or several */
 	int32_t node;	     /* -1: unknown or several */
@@ -253,20 +254,12 @@ struct bin_level {
 	struct bin bins[]; /* 2^mantissa_bits */
 };
 
-/* ---- Registrars: registrar.c -------------------------------------------- */
-
-struct registrar {
-	struct registrar *prev, *next;
-	struct binpool_registrar_ops ops;
-	char *name;
-	uint64_t id;
-};
-
 #include "arena.h"
 #include "fence.h"
 #include "list.h"
 #include "note.h"
 #include "reaper.h"
+#include "registrar.h"
 #include "share.h"
 #include "thread.h"
 
@@ -300,8 +293,9 @@ struct binpool {
 
 	pthread_mutex_t turn;
 	const void *turn_holder;			/* for assertions; see thread_self() */
-	struct registrar *registrars, *registrars_last; /* in turn */
+	struct registrar *registrars, *registrars_last; /* change in turn and locked */
 	uint64_t registrar_ids;				/* in turn */
+	struct background *background; /* NULL: there is none; made in turn, read atomically */
 
 	struct arena arena; /* the first, and of most pools the only one */
 	const void *lock_holder;
@@ -516,13 +510,6 @@ struct run *void_take(struct binpool *pool, uint64_t bytes, uint64_t align);
 int void_grow(struct binpool *pool, uint64_t align);
 void voids_fini(struct binpool *pool);
 void extents_forget(struct binpool *pool);
-
-/* registrar.c; in turn. */
-int registrars_attach(struct binpool *pool, struct extent *e);
-void registrars_detach(struct binpool *pool, struct extent *e);
-int registrars_complete(struct binpool *pool, struct extent *e);
-void registrars_check(struct binpool *pool, const char *ptr);
-void registrars_fini(struct binpool *pool);
 
 /* alloc.c; no lock is held. */
 int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flags,

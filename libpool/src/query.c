@@ -162,6 +162,7 @@ EXPORT int binpool_query(const void *ptr, struct binpool_ptr_info *out)
 	struct binpool_ptr_info info = {
 		.extent_fd = -1, .node = -1, .registrations = BINPOOL_UNKNOWN};
 	struct search s = {.ptr = ptr};
+	struct extent *e;
 	const char *page;
 	bool ours, taken;
 	int err;
@@ -179,8 +180,9 @@ EXPORT int binpool_query(const void *ptr, struct binpool_ptr_info *out)
 	if (taken)
 		turn_take(s.found);
 	info.pool = s.found;
-	if (taken)
-		registrars_check(s.found, ptr);
+	e = taken ? registrars_extent_at(s.found, ptr) : NULL;
+	if (e)
+		registrars_drop_lost(s.found, e);
 	err = mapped_page(ptr, &info.page_bytes);
 	page = (const char *)((uintptr_t)ptr & ~(uintptr_t)(page_size() - 1));
 	if (info.page_bytes)

@@ -141,9 +141,25 @@ static void reaper_delete(struct reaper *r)
 	free(r);
 }
 
-int reaper_start(struct binpool *pool)
+int pool_thread_start(pthread_t *thread, void *(*fn)(void *pool), struct binpool *pool,
+		      const char *name)
 {
 	sigset_t all, old;
+	int err;
+
+	/* Signals are for the program's threads. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	err = pthread_create(thread, NULL, fn, pool);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (err)
+		return explain(-err, "a pool's thread: %s", strerror(err));
+	pthread_setname_np(*thread, name);
+	return 0;
+}
+
+int reaper_start(struct binpool *pool)
+{
 	struct reaper *r;
 	int err;
 
@@ -165,18 +181,12 @@ int reaper_start(struct binpool *pool)
 			       strerror(-err));
 	}
 	pool->reaper = r;
-	/* Signals are for the program's threads. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = pthread_create(&r->thread, NULL, run, pool);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	err = pool_thread_start(&r->thread, run, pool, "binpool-reaper");
 	if (err) {
 		pool->reaper = NULL;
 		reaper_delete(r);
-		return explain(-err, "a pool's thread: %s", strerror(err));
 	}
-	pthread_setname_np(r->thread, "binpool-reaper");
-	return 0;
+	return err;
 }
 
 void reaper_stop(struct binpool *pool)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * Registrars: who must know about extents. Owns pool->registrars and the
- * extents' attachments; all of it in turn. Whether an extent is registered is for statistics,
- * and so changes locked as well.
+ * extents' attachments; all of it in turn. The list, and whether an extent is registered, change
+ * locked as well.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +59,11 @@ static bool is_optional(const struct registrar *r)
 	return r->ops.flags & BINPOOL_REGISTRAR_OPTIONAL;
 }
 
+static bool is_before_use(const struct registrar *r)
+{
+	return r->ops.flags & BINPOOL_REGISTRAR_BEFORE_USE;
+}
+
 /* An error, explained, even of an optional registrar. */
 static int attach(struct binpool *pool, struct registrar *r, struct extent *e)
 {
@@ -84,7 +89,7 @@ static int attach(struct binpool *pool, struct registrar *r, struct extent *e)
 	pool->stats.registration_ns += ns;
 	if (!err)
 		pool->stats.registrations++;
-	else if (is_optional(r))
+	else if (is_optional(r) || (background_of(&pool->background) && !is_before_use(r)))
 		pool->stats.registrations_refused++;
 	pool_unlock(pool);
 	if (err) {
@@ -147,10 +152,6 @@ static bool drop_lost(struct binpool *pool, struct extent *e, struct attachment 
 	return true;
 }
 
-/*
- * Attaches whatever registrar has not got the extent, or not any more. The first error,
- * explained; those after it are tried all the same. The extent is linked. In turn.
- */
 int registrars_complete(struct binpool *pool, struct extent *e)
 {
 	char cause[1024];
@@ -162,7 +163,12 @@ int registrars_complete(struct binpool *pool, struct extent *e)
 
 		drop_lost(pool, e, attachment_at(e, r));
 		if (!*attachment_at(e, r))
-			ret = attach(pool, r, e);
+			ret = background_of(&pool->background) && is_before_use(r)
+				      ? explain(-EBUSY,
+						"registrar %s has not got memory that is in "
+						"use",
+						r->name)
+				      : attach(pool, r, e);
 		if (ret && !err) {
 			err = ret;
 			snprintf(cause, sizeof(cause), "%s", binpool_last_error());
@@ -176,19 +182,24 @@ int registrars_complete(struct binpool *pool, struct extent *e)
 	return err;
 }
 
-/* What is lost is detached of the extent that @ptr is in, so that nobody relies on it. In turn. */
-void registrars_check(struct binpool *pool, const char *ptr)
+void registrars_drop_lost(struct binpool *pool, struct extent *e)
 {
-	struct extent *e = pool->extents;
-
 	assert_turn(pool);
-	while (e && (ptr < e->base || (uint64_t)(ptr - e->base) >= e->bytes))
-		e = e->next;
-	for (struct attachment **at = e ? &e->attachments : NULL; at && *at;)
+	for (struct attachment **at = &e->attachments; *at;)
 		if (!drop_lost(pool, e, at))
 			at = &(*at)->next;
-	if (e)
-		count_registered(pool, e);
+	count_registered(pool, e);
+}
+
+struct extent *registrars_extent_at(struct binpool *pool, const void *ptr)
+{
+	struct extent *e = pool->extents;
+	const char *at = ptr;
+
+	assert_turn(pool);
+	while (e && (at < e->base || (uint64_t)(at - e->base) >= e->bytes))
+		e = e->next;
+	return e;
 }
 
 /*
@@ -203,22 +214,34 @@ static void recover(struct binpool *pool)
 		drop_lost(pool, oldest, attachment_at(oldest, r));
 	if (!oldest || !oldest->lost)
 		return;
-	for (struct extent *e = oldest; e; e = e->next)
-		registrars_complete(pool, e);
+	for (struct extent *e = oldest; e; e = e->next) {
+		if (background_of(&pool->background))
+			registrars_drop_lost(pool, e);
+		else
+			registrars_complete(pool, e);
+	}
 }
 
-/* Attaches all registrars. On an error those before it stay: see extent_unget(). */
+/*
+ * Attaches all registrars that are not left to the pool's thread. On an error those before it
+ * stay: see extent_unget().
+ */
 int registrars_attach(struct binpool *pool, struct extent *e)
 {
+	struct background *b = background_of(&pool->background);
+
 	assert_turn(pool);
 	recover(pool);
 	for (struct registrar *r = pool->registrars; r; r = r->next) {
-		int err = attach(pool, r, e);
+		int err = b && !is_before_use(r) ? 0 : attach(pool, r, e);
 
 		if (err && !is_optional(r))
 			return err;
 	}
 	e->registered = is_registered(pool, e);
+	/* It has the turn when the extent is linked. */
+	if (b && !e->registered)
+		background_kick(b);
 	return 0;
 }
 
@@ -269,7 +292,9 @@ static void count_all(struct binpool *pool)
 EXPORT int binpool_add_registrar(struct binpool *pool, const struct binpool_registrar_ops *ops,
 				 uint64_t *id)
 {
+	const uint32_t known = BINPOOL_REGISTRAR_OPTIONAL | BINPOOL_REGISTRAR_BEFORE_USE;
 	struct registrar *r;
+	bool later;
 	int err = pool_enter_host(pool);
 
 	if (err)
@@ -282,10 +307,13 @@ EXPORT int binpool_add_registrar(struct binpool *pool, const struct binpool_regi
 	err = struct_in(&r->ops, sizeof(r->ops), ops, "ops");
 	if (!err && (!r->ops.attach || !r->ops.detach))
 		err = explain(-EINVAL, "a registrar needs both attach and detach");
-	if (!err && (r->ops.flags & ~BINPOOL_REGISTRAR_OPTIONAL || r->ops.reserved))
-		err = explain(-EINVAL,
-			      "ops: flags is 0x%x: 0 or OPTIONAL (0x%x); and reserved is %u, not 0",
-			      r->ops.flags, BINPOOL_REGISTRAR_OPTIONAL, r->ops.reserved);
+	if (!err && (r->ops.flags & ~known || r->ops.reserved))
+		err = explain(
+			-EINVAL,
+			"ops: flags is 0x%x: OPTIONAL (0x%x) and BEFORE_USE (0x%x) are known; "
+			"and reserved is %u, not 0",
+			r->ops.flags, BINPOOL_REGISTRAR_OPTIONAL, BINPOOL_REGISTRAR_BEFORE_USE,
+			r->ops.reserved);
 	if (!err) {
 		r->name = strdup(r->ops.name ? r->ops.name : "unnamed");
 		r->ops.name = r->name;
@@ -298,7 +326,8 @@ EXPORT int binpool_add_registrar(struct binpool *pool, const struct binpool_regi
 	}
 
 	turn_take(pool);
-	for (struct extent *e = pool->extents; e && !err; e = e->next) {
+	later = background_of(&pool->background) && !is_before_use(r);
+	for (struct extent *e = later ? NULL : pool->extents; e && !err; e = e->next) {
 		err = attach(pool, r, e);
 		if (is_optional(r))
 			err = 0;
@@ -312,10 +341,14 @@ EXPORT int binpool_add_registrar(struct binpool *pool, const struct binpool_regi
 		explain(err, "%s", cause);
 	} else {
 		r->id = *id = ++pool->registrar_ids;
+		pool_lock(pool);
 		LIST_APPEND(pool->registrars, pool->registrars_last, r);
+		pool_unlock(pool);
 		count_all(pool);
 	}
 	turn_give(pool);
+	if (later)
+		background_kick(pool->background);
 	extents_settle(pool);
 	return err;
 }
@@ -332,9 +365,13 @@ EXPORT int binpool_remove_registrar(struct binpool *pool, uint64_t id)
 		;
 	if (r) {
 		detach_everywhere(pool, r);
+		pool_lock(pool);
 		LIST_UNLINK(pool->registrars, pool->registrars_last, r);
+		pool_unlock(pool);
 		registrar_release(pool, r);
 		count_all(pool);
+		if (background_of(&pool->background))
+			background_kick(pool->background);
 	} else {
 		err = explain(-ENOENT, "pool %s has no registrar %llu", pool->name,
 			      (unsigned long long)id);
@@ -342,27 +379,6 @@ EXPORT int binpool_remove_registrar(struct binpool *pool, uint64_t id)
 	turn_give(pool);
 	extents_settle(pool);
 	return err;
-}
-
-EXPORT int binpool_wait_registered(struct binpool *pool, const void *ptr, uint32_t ms)
-{
-	const char *at = ptr;
-	bool found = !ptr;
-	int err = pool_enter_host(pool), ret = 0;
-
-	if (err)
-		return err;
-	(void)ms;
-	turn_take(pool);
-	for (struct extent *e = pool->extents; e && !ret; e = e->next) {
-		if (ptr && (at < e->base || (uint64_t)(at - e->base) >= e->bytes))
-			continue;
-		found = true;
-		ret = registrars_complete(pool, e);
-	}
-	turn_give(pool);
-	extents_settle(pool);
-	return found ? ret : explain(-ENOENT, "pool %s: %p is in no extent of it", pool->name, ptr);
 }
 
 /* The end of the pool, whose extents are gone. In a forked child nobody is told. */

@@ -9,7 +9,11 @@ void stats_measure(struct binpool *pool)
 {
 	if (pool->exact)
 		return;
-	turn_take(pool);
+	/* How far registering has come is asked while it goes on. */
+	if (!background_of(&pool->background))
+		turn_take(pool);
+	else if (!turn_try(pool))
+		return;
 	extents_measure(pool);
 	turn_give(pool);
 	extents_settle(pool);

@@ -356,6 +356,45 @@ static void captured(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+/* While the first buffers are copied the rest is registered; a thread without a context does it. */
+static void in_background(void **state)
+{
+	enum { N = 4 };
+	struct binpool *pool;
+	unsigned long long there;
+	char *p[N];
+	uint64_t id, start, ready[N];
+	struct timespec t;
+
+	(void)state;
+	need_device();
+	pool = thp_pool(2 * GIB);
+	assert_ok(binpool_register_in_background(pool, 0));
+	assert_ok(binpool_cuda_attach(pool, 0, &id));
+	for (int i = 0; i < N; i++) {
+		p[i] = binpool_alloc(pool, 256 * MIB);
+		assert_non_null(p[i]);
+		assert_false(is_pinned(p[i]));
+	}
+	assert_int_equal(binpool_cuda_device_ptr(pool, p[2], &there, NULL), -EAGAIN);
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	start = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+	assert_ok(binpool_register_in_background(pool, BINPOOL_UNLIMITED));
+	for (int i = 0; i < N; i++) {
+		assert_ok(binpool_wait_registered(pool, p[i], UINT32_MAX));
+		assert_true(is_pinned(p[i]));
+		clock_gettime(CLOCK_MONOTONIC, &t);
+		ready[i] = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000 - start;
+	}
+	printf("# 256 MiB each, ready after %.1f, %.1f, %.1f, %.1f ms\n", (double)ready[0] / 1e3,
+	       (double)ready[1] / 1e3, (double)ready[2] / 1e3, (double)ready[3] / 1e3);
+	assert_ok(binpool_cuda_device_ptr(pool, p[2], &there, NULL));
+	copies(p[0], p[3], 8 * MIB);
+	for (int i = 0; i < N; i++)
+		assert_ok(binpool_free(pool, p[i]));
+	assert_ok(binpool_destroy(pool));
+}
+
 /* A context of one's own is destroyed before the pool: no error, and the next one takes over. */
 static void context_destroyed(void **state)
 {
@@ -468,6 +507,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(foreign),
 		cmocka_unit_test(other_context),
 		cmocka_unit_test(captured),
+		cmocka_unit_test(in_background),
 		cmocka_unit_test(context_destroyed),
 		cmocka_unit_test(driver_gone_first),
 		cmocka_unit_test(context_reset),

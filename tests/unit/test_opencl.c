@@ -135,6 +135,29 @@ static void two_contexts(void **state)
 	side_close(&b);
 }
 
+static void not_in_background(void **state)
+{
+	struct binpool_ptr_info info = {.size = sizeof(info)};
+	struct binpool *pool = thp_pool(64 * MIB);
+	struct side s = {0};
+	uint64_t id;
+	void *p;
+
+	(void)state;
+	side_open(&s);
+	/* Mapping may write what it takes the memory to hold: never under a user's hands. */
+	assert_ok(binpool_register_in_background(pool, 0));
+	assert_ok(binpool_cl_attach(pool, s.context, s.queue, &id));
+	p = binpool_alloc(pool, MIB);
+	assert_ok(binpool_wait_registered(pool, p, 0));
+	assert_ok(binpool_query(p, &info));
+	assert_string_equal(info.registrars, "opencl");
+	copy(pool, &s, MIB, 3);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_destroy(pool));
+	side_close(&s);
+}
+
 /* Detaching waits for what the queue still does with the memory. */
 static void detach_waits(void **state)
 {
@@ -217,9 +240,9 @@ static void too_large(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(staging),	 cmocka_unit_test(two_contexts),
-		cmocka_unit_test(detach_waits),	 cmocka_unit_test(too_large),
-		cmocka_unit_test(bad_arguments),
+		cmocka_unit_test(staging),	cmocka_unit_test(two_contexts),
+		cmocka_unit_test(detach_waits), cmocka_unit_test(not_in_background),
+		cmocka_unit_test(too_large),	cmocka_unit_test(bad_arguments),
 	};
 
 	return cmocka_run_group_tests_name("opencl", tests, find_device, NULL);

@@ -275,11 +275,15 @@ static int attach(void *ctx, const struct binpool_extent *extent, void **cookie)
 	return 0;
 }
 
-/* Whether the extent is still registered: its context may be gone, or somebody undid it. */
+/*
+ * Whether the extent is still registered: its context may be gone, or somebody undid it. The
+ * context of the thread that finds out takes its place, as a pool's own thread has none.
+ */
 static int check(void *ctx, const struct binpool_extent *extent, void *cookie)
 {
-	const struct pinning *p = ctx;
+	struct pinning *p = ctx;
 	const struct pinned *e = cookie;
+	struct owner o;
 	CUcontext ours;
 	bool lost;
 	int mode;
@@ -291,6 +295,8 @@ static int check(void *ctx, const struct binpool_extent *extent, void *cookie)
 	if (!lost) {
 		lost = !is_pinned(p->cu, extent->ptr);
 		p->cu->CtxPopCurrent(&ours);
+	} else {
+		owner_choose(p, &o);
 	}
 	cuda_leave(p->cu, mode);
 	return lost ? -ENODEV : 0;

@@ -96,6 +96,8 @@ EXPORT int binpool_cl_attach(struct binpool *pool, cl_context context, cl_comman
 		.attach = attach,
 		.detach = detach,
 		.release = release,
+		/* Mapping may write what the host has written meanwhile. */
+		.flags = BINPOOL_REGISTRAR_BEFORE_USE,
 	};
 	struct staging *s;
 	int err;
