@@ -105,7 +105,7 @@ static bool activate(struct binpool *pool, struct run *run, const struct request
 	}
 	run_set_state(run, RUN_ACTIVE);
 	run->asked = req->bytes;
-	run->bin = req->bin;
+	run_set_bin(pool, run, req->bin);
 	run->clean = false;
 	pool->stats.active_blocks++;
 	pool->stats.active_bytes += req->bytes;
@@ -146,13 +146,13 @@ static bool take_cached(struct cache *c, const struct request *req, uint64_t ali
 			struct binpool_buf *buf)
 {
 	struct binpool *pool = c->pool;
-	uint32_t index = req->bin - pool->cache_bin;
+	uint32_t place = place_of(pool, req->bin);
 	char *ptr;
 
-	if (req->is_void || index >= pool->cache_bins ||
-	    (align > natural_align(pool, req->capacity) && !cache_raise(c, index, align)))
+	if (req->is_void || req->bin - pool->cache_bin >= pool->cache_bins ||
+	    (align > natural_align(pool, req->capacity) && !cache_raise(c, place, align)))
 		return false;
-	ptr = cache_pop(c, index, req->bytes);
+	ptr = cache_pop_slowly(c, place, req->bytes);
 	if (!ptr)
 		return false;
 	buf_describe(pool, map_find(ptr), false, buf);
@@ -251,13 +251,32 @@ static void *allocate_pages(const struct binpool *pool, struct cache *c, uint64_
 			   bytes);
 }
 
+/* From the thread's cache, or NULL. */
+static FAST void *allocate_cached(struct binpool *pool, size_t size)
+{
+	if (__builtin_expect(!pool || !size, 0))
+		return NULL;
+	return cache_pop(cache_fast(pool), cache_place(pool, size), size);
+}
+
+/* The same where that is not so fast. */
+static void *allocate_cached_slowly(struct binpool *pool, size_t size)
+{
+	struct cache *c = pool && size ? cache_of(pool) : NULL;
+
+	return c && cache_is_slow(c, pool) ? cache_pop_slowly(c, cache_place(pool, size), size)
+					   : NULL;
+}
+
 static __attribute__((noinline)) void *allocate_slowly(struct binpool *pool, size_t size)
 {
 	struct cache *c = pool ? cache_of(pool) : NULL;
-	void *ptr = c ? allocate_pages(pool, c, size) : NULL;
+	void *ptr = allocate_cached_slowly(pool, size);
 	struct binpool_buf buf;
 	int err;
 
+	if (!ptr && c)
+		ptr = allocate_pages(pool, c, size);
 	if (ptr)
 		return ptr;
 	err = pool_enter_host(pool);
@@ -268,21 +287,6 @@ static __attribute__((noinline)) void *allocate_slowly(struct binpool *pool, siz
 		return buf.ptr;
 	errno = -err;
 	return NULL;
-}
-
-/* From the thread's cache, or NULL. */
-static FAST void *allocate_cached(struct binpool *pool, size_t size)
-{
-	struct cache *c;
-	uint64_t index;
-
-	if (__builtin_expect(!pool || !size, 0))
-		return NULL;
-	c = cache_of(pool);
-	index = cache_index(pool, size);
-	if (__builtin_expect(!c || index >= pool->cache_bins, 0))
-		return NULL;
-	return cache_pop(c, index, size);
 }
 
 EXPORT void *binpool_alloc(struct binpool *pool, size_t size)
@@ -297,6 +301,8 @@ EXPORT void *binpool_alloc_cached(struct binpool *pool, size_t size)
 	void *ptr = allocate_cached(pool, size);
 
 	if (__builtin_expect(!ptr, 0))
+		ptr = allocate_cached_slowly(pool, size);
+	if (!ptr)
 		errno = EAGAIN;
 	return ptr;
 }

@@ -255,7 +255,7 @@ char *arena_alloc(struct cache *c, uint32_t bin, uint64_t capacity, uint64_t ali
 		run = carve_from(pool, run, capacity, align);
 		map_set(run->ptr, run);
 		run->asked = bytes;
-		run->bin = bin;
+		run_set_bin(pool, run, bin);
 		run->clean = false;
 		run_set_state(run, RUN_ACTIVE);
 		magazine_at(c, bin, capacity)->carved++;
@@ -313,8 +313,8 @@ bool arena_free(struct cache *c, struct run *run, const char *ptr, const size_t 
 		goto out;
 	stamp_now(pool);
 	room = cache_make_room(c, run->bin, run->bytes, true);
-	if (room == ROOM_MADE && cache_push(c, run, run->ptr, run->bin - pool->cache_bin)) {
-		magazine_look(&c->magazines[run->bin - pool->cache_bin], stamp_of(pool));
+	if (room == ROOM_MADE && magazine_push(c, run->place, run, run->ptr)) {
+		magazine_look(magazine_of(c, run->place), stamp_of(pool));
 		done = true;
 	}
 	if (room != ROOM_NONE)

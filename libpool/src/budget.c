@@ -61,11 +61,17 @@ static uint64_t share_of(const struct binpool *pool, uint64_t bytes)
 	return (bytes - bytes / 4) / pool->caches_awake;
 }
 
+static void set_bound(struct cache *c, uint64_t credit)
+{
+	c->left += (int64_t)(credit - c->credit);
+	c->credit = credit;
+}
+
 void cache_set_credit(struct cache *c, uint64_t credit)
 {
 	__atomic_add_fetch(&c->pool->cache_credit, credit - c->granted, __ATOMIC_RELAXED);
 	c->granted = credit;
-	c->credit = credit;
+	set_bound(c, credit);
 }
 
 /* The thread asked for a buffer of the class, and its cache had none. */
@@ -144,7 +150,7 @@ static bool cache_decay(struct cache *c, bool alone)
 			return false;
 		m->decayed = m->count;
 	}
-	cache_set_credit(c, c->bytes);
+	cache_set_credit(c, cache_bytes(c));
 	if (!alone) {
 		if (look_for_idle(pool))
 			find_idle(pool, c);
@@ -198,7 +204,7 @@ static uint64_t bound(struct cache *c, uint32_t bin, uint64_t capacity)
 	if (pool->cache_bytes == BINPOOL_CACHE_AUTO && capacity > share / SHARE_PER_BUFFER)
 		return 0;
 	/* What goes round besides is not in the way. */
-	if (c->bytes + capacity > share)
+	if (cache_bytes(c) + capacity > share)
 		share = u64_min(share + lately_bytes(c), share_of(pool, budget(pool)));
 	return share;
 }
@@ -207,7 +213,7 @@ static uint64_t bound(struct cache *c, uint32_t bin, uint64_t capacity)
 static bool cache_credit_alone(struct cache *c, uint64_t capacity)
 {
 	struct binpool *pool = c->pool;
-	uint64_t credit = u64_max(c->bytes + capacity, share_of(pool, ordinary_budget(pool)));
+	uint64_t credit = u64_max(cache_bytes(c) + capacity, share_of(pool, ordinary_budget(pool)));
 	uint64_t more = credit - c->granted, all;
 
 	if (credit > c->granted) {
@@ -218,7 +224,7 @@ static bool cache_credit_alone(struct cache *c, uint64_t capacity)
 		}
 		c->granted = credit;
 	}
-	c->credit = credit;
+	set_bound(c, credit);
 	return true;
 }
 
@@ -226,7 +232,7 @@ static bool cache_credit_alone(struct cache *c, uint64_t capacity)
 static void cache_credit(struct cache *c, uint64_t capacity)
 {
 	struct binpool *pool = c->pool;
-	uint64_t all = budget(pool), need = c->bytes + capacity;
+	uint64_t all = budget(pool), need = cache_bytes(c) + capacity;
 	uint64_t used = pool->cache_credit - c->granted + pool->binned_bytes;
 
 	if (used + need > all) {
@@ -235,7 +241,7 @@ static void cache_credit(struct cache *c, uint64_t capacity)
 		while (pool->binned_bytes > all - capacity)
 			held_release_one(pool, bins_largest(pool));
 		used = pool->binned_bytes;
-		need = c->bytes + capacity;
+		need = cache_bytes(c) + capacity;
 	}
 	cache_set_credit(c,
 			 u64_min(u64_max(need, share_of(pool, ordinary_budget(pool))), all - used));
@@ -300,14 +306,14 @@ enum cache_room cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity
 			return ROOM_LOCKED;
 		}
 	}
-	while (c->bytes + capacity > most) {
+	while (cache_bytes(c) + capacity > most) {
 		struct magazine *top = &c->magazines[c->top];
 
 		if (c->top > index && magazine_fill(top->count)) {
 			if (!evict(c, top, 1, alone))
 				return ROOM_LOCKED;
 		} else if (c->top > index) {
-			c->top--;
+			cache_set_top(c, c->top - 1);
 		} else if (magazine_fill(m->count) > 1) {
 			if (!overflow(c, m, alone))
 				return ROOM_LOCKED;
@@ -320,7 +326,7 @@ enum cache_room cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity
 	else if (!cache_credit_alone(c, capacity))
 		return ROOM_LOCKED;
 	if (c->top < index)
-		c->top = index;
+		cache_set_top(c, index);
 	return ROOM_MADE;
 }
 
@@ -330,9 +336,9 @@ static bool full(struct cache *c, uint32_t bin, uint64_t capacity)
 	uint32_t index = bin - c->pool->cache_bin;
 
 	while (c->top > index && !magazine_fill(c->magazines[c->top].count))
-		c->top--;
+		cache_set_top(c, c->top - 1);
 	return c->top <= index && magazine_fill(c->magazines[index].count) &&
-	       c->bytes + capacity > bound(c, bin, capacity);
+	       cache_bytes(c) + capacity > bound(c, bin, capacity);
 }
 
 /* Moves buffers from the bin into the thread's own cache, for the next requests. */
@@ -357,7 +363,7 @@ void cache_refill(struct cache *c, uint32_t bin)
 		run_set_state(run, RUN_CACHED);
 		m->count++;
 		m->settled = m->count;
-		c->bytes += m->capacity;
+		c->left -= (int64_t)m->capacity;
 		b->cached++;
 		pool->stats.held_blocks++;
 		pool->stats.held_bytes += m->capacity;

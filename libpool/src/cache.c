@@ -17,7 +17,11 @@
 /* Buffers above this are never cached: an extent of their own serves them. */
 #define CACHED_BYTES_MAX EXTENT_BYTES_MAX
 
-static struct thread_caches no_caches;
+struct cache cache_none __attribute__((aligned(64)));
+static struct thread_caches no_caches = {
+	.size = FAST_NUMBERS,
+	.cache = {[0 ... FAST_NUMBERS - 1] = &cache_none},
+};
 __thread struct thread_caches *thread_caches = &no_caches;
 static bool fenced; /* membarrier() cannot be had */
 
@@ -105,7 +109,7 @@ void caches_settle(struct binpool *pool)
 void magazine_drop(struct cache *c, struct magazine *m, uint32_t n)
 {
 	m->count -= n;
-	c->bytes -= n * m->capacity;
+	c->left += (int64_t)(n * m->capacity);
 	memmove(m->items, m->items + n, magazine_fill(m->count) * sizeof(*m->items));
 	m->since_count -= n < magazine_fill(m->since_count) ? n : magazine_fill(m->since_count);
 }
@@ -142,8 +146,15 @@ static void cache_empty(struct cache *c)
 {
 	for (struct magazine *m = c->in_use; m; m = m->next)
 		magazine_leave(c, m, magazine_fill(m->count), bins_hold);
-	c->top = 0;
+	cache_set_top(c, 0);
 	cache_set_credit(c, 0);
+}
+
+/* The owner sees it at the next barrier. Returns what revoked was. */
+static uint32_t cache_close(struct cache *c)
+{
+	__atomic_store_n(&c->limit, 0, __ATOMIC_SEQ_CST);
+	return __atomic_exchange_n(&c->revoked, revoked(true), __ATOMIC_SEQ_CST);
 }
 
 /*
@@ -157,7 +168,7 @@ static void fence_owners(struct binpool *pool)
 
 	__atomic_store_n(&fenced, true, __ATOMIC_RELAXED);
 	for (struct cache *c = pool->caches; c; c = c->next)
-		__atomic_store_n(&c->revoked, revoked(true), __ATOMIC_SEQ_CST);
+		cache_close(c);
 	nanosleep(&moment, NULL);
 }
 
@@ -180,12 +191,9 @@ static void stop(struct binpool *pool, bool idle_only)
 	bool unfenced = false, any = false;
 
 	for (struct cache *c = pool->caches; c; c = c->next) {
-		uint32_t old;
-
 		if (idle_only && !c->idle)
 			continue;
-		old = __atomic_exchange_n(&c->revoked, revoked(true), __ATOMIC_SEQ_CST);
-		unfenced = unfenced || !(old & CACHE_FENCED);
+		unfenced = !(cache_close(c) & CACHE_FENCED) || unfenced;
 		any = true;
 	}
 	if (!any)
@@ -206,8 +214,10 @@ void caches_stop(struct binpool *pool)
 /* Lets threads use their caches, unless something is to be cached no more. Locked. */
 void caches_go(struct binpool *pool)
 {
-	for (struct cache *c = pool->caches; c && !pool->cache_off; c = c->next)
+	for (struct cache *c = pool->caches; c && !pool->cache_off; c = c->next) {
 		__atomic_store_n(&c->revoked, revoked(false), __ATOMIC_RELEASE);
+		cache_limit(c);
+	}
 }
 
 /*
@@ -248,17 +258,24 @@ void caches_off(struct binpool *pool, bool off)
 	}
 }
 
-/*
- * For the cache's own thread, without the lock: lets the next cache_pop() of the magazine
- * find a buffer at a multiple of @align, unless the cache is emptied meanwhile. False:
- * it has none.
- */
-bool cache_raise(struct cache *c, uint64_t index, uint64_t align)
+/* ---- For the cache's own thread, without the lock -------------------------- */
+
+/* cache_enter(), and the magazine is one that is in use. */
+static bool enter_at(struct cache *c, uint32_t place)
 {
-	struct magazine *m = &c->magazines[index];
+	return cache_enter(c) && place / sizeof(struct magazine) <= c->top;
+}
+
+/*
+ * Lets the next cache_pop() of the magazine find a buffer at a multiple of @align, unless the
+ * cache is emptied meanwhile. False: it has none.
+ */
+bool cache_raise(struct cache *c, uint32_t place, uint64_t align)
+{
+	struct magazine *m = magazine_of(c, place);
 	bool found = false;
 
-	if (cache_enter(c)) {
+	if (enter_at(c, place)) {
 		uint32_t n = magazine_fill(__atomic_load_n(&m->count, __ATOMIC_RELAXED));
 
 		for (uint32_t i = n; i-- && !found;) {
@@ -275,14 +292,35 @@ bool cache_raise(struct cache *c, uint64_t index, uint64_t align)
 	return found;
 }
 
+/* As cache_pop() and cache_push(), also without membarrier() and for pools of any number. */
+char *cache_pop_slowly(struct cache *c, uint32_t place, uint64_t asked)
+{
+	char *ptr = enter_at(c, place) ? magazine_pop(c, place, asked) : NULL;
+
+	cache_leave(c);
+	return ptr;
+}
+
+bool cache_push_slowly(struct cache *c, struct run *run, char *ptr)
+{
+	bool pushed = enter_at(c, run->place) && magazine_push(c, run->place, run, ptr);
+
+	cache_leave(c);
+	return pushed;
+}
+
 /* ---- Life of a cache ------------------------------------------------------ */
+
+static size_t cache_size(const struct binpool *pool)
+{
+	return sizeof(struct cache) + pool->cache_bins * sizeof(struct magazine);
+}
 
 static void cache_free(struct cache *c)
 {
 	for (struct magazine *m = c->in_use; m; m = m->next)
 		free(m->items);
-	bookkeeping_unmap(c->magazines, c->pool->cache_bins * sizeof(*c->magazines));
-	free(c);
+	bookkeeping_unmap(c, cache_size(c->pool));
 }
 
 /* Unlinks a cache and frees it; its buffers go into the bins. Locked, threads_lock. */
@@ -294,7 +332,7 @@ static void cache_delete(struct cache *c)
 	cache_empty(c);
 	cache_set_idle(c, true);
 	LIST_REMOVE(pool->caches, c, prev, next);
-	c->thread->cache[pool->number] = NULL;
+	c->thread->cache[pool->number] = &cache_none;
 	cache_free(c);
 }
 
@@ -313,7 +351,7 @@ void caches_end(struct thread *thread)
 		struct cache *c = t->cache[i];
 		struct binpool *pool;
 
-		if (!c)
+		if (c == &cache_none)
 			continue;
 		pool = c->pool;
 		pool_lock(pool);
@@ -332,9 +370,9 @@ static int table_grow(uint32_t number)
 {
 	struct thread_caches *old = thread_caches, *t;
 	struct thread *self = thread_get();
-	uint32_t size = 8;
+	uint32_t size = FAST_NUMBERS;
 
-	if (number < old->size)
+	if (old != &no_caches && number < old->size)
 		return 0;
 	while (size <= number)
 		size *= 2;
@@ -344,9 +382,9 @@ static int table_grow(uint32_t number)
 		return -ENOMEM;
 	}
 	t->size = size;
-	for (uint32_t i = 0; i < old->size; i++) {
-		t->cache[i] = old->cache[i];
-		if (t->cache[i])
+	for (uint32_t i = 0; i < size; i++) {
+		t->cache[i] = i < old->size ? old->cache[i] : &cache_none;
+		if (t->cache[i] != &cache_none)
 			t->cache[i]->thread = t;
 	}
 	thread_caches = self->caches = t;
@@ -362,16 +400,11 @@ struct cache *cache_get(struct binpool *pool)
 
 	if (c || !pool->cache_bins || thread_ended)
 		return c;
-	c = aligned_alloc(64, (sizeof(*c) + 63) / 64 * 64);
+	c = bookkeeping_map(cache_size(pool));
 	if (!c)
 		return NULL;
+	c->pool = pool;
 	threads_reap(false);
-	*c = (struct cache){.pool = pool};
-	c->magazines = bookkeeping_map(pool->cache_bins * sizeof(*c->magazines));
-	if (!c->magazines) {
-		free(c);
-		return NULL;
-	}
 	pthread_mutex_lock(&threads_lock);
 	if (table_grow(pool->number)) {
 		pthread_mutex_unlock(&threads_lock);
@@ -380,6 +413,7 @@ struct cache *cache_get(struct binpool *pool)
 	}
 	pool_lock(pool);
 	c->revoked = revoked(pool->cache_off);
+	cache_limit(c);
 	LIST_PUSH(pool->caches, c, prev, next);
 	pool->caches_awake++;
 	arena_join(c);
@@ -392,15 +426,15 @@ struct cache *cache_get(struct binpool *pool)
 
 /* ---- Life of a pool -------------------------------------------------------- */
 
-/* Gives the pool a number. threads_lock. */
+/* Gives the pool a number; 0 is no pool's. threads_lock. */
 static int number_take(struct binpool *pool)
 {
 	struct binpool **more;
-	uint32_t i = 0;
+	uint32_t i = 1;
 
 	while (i < numbers && numbered[i])
 		i++;
-	if (i == numbers) {
+	if (i >= numbers) {
 		more = realloc(numbered, (numbers + 8) * sizeof(struct binpool *));
 		if (!more)
 			return -ENOMEM;
@@ -410,6 +444,7 @@ static int number_take(struct binpool *pool)
 	}
 	numbered[i] = pool;
 	pool->number = i;
+	pool->fast_number = i < FAST_NUMBERS ? i : 0;
 	return 0;
 }
 
@@ -421,16 +456,32 @@ static void threads_init(void)
 	registered = true;
 }
 
+/* For cache_place(): sizes from @least to @most have a place. */
+static void levels_init(struct binpool *pool, uint64_t least, uint64_t most)
+{
+	uint32_t m = pool->mantissa_bits;
+
+	for (uint32_t l = 0; l < 64; l++) {
+		struct cache_level *level = &pool->cache_levels[l];
+
+		/* Beyond all, whatever is added. */
+		*level = (struct cache_level){63, 1u << 24};
+		if (l + 1 < binpool_log2(least) || l > binpool_log2(most))
+			continue;
+		level->shift = LEVEL_SHIFT + l - m;
+		level->base = (l << m) - (1u << m) - pool->cache_bin;
+	}
+}
+
 int caches_init(struct binpool *pool, const struct binpool_options *o)
 {
-	/* HySoP's classes of single bytes are not what cache_index() says. */
+	/* HySoP's classes of single bytes are not what cache_place() says. */
 	uint64_t least = pool->classes == BINPOOL_CLASSES_TIGHT
 				 ? pool->granule
 				 : u64_max(pool->granule, (uint64_t)2 << pool->mantissa_bits);
 	uint64_t most = u64_min(pool->max_bytes, CACHED_BYTES_MAX);
 	int err;
 
-	pool->number = UINT32_MAX;
 	pool->cache_bytes = o->cache_bytes;
 	if (!o->cache_bytes || pool->exact ||
 	    pool->flags & (BINPOOL_POOL_VERBOSE | BINPOOL_POOL_DEBUG))
@@ -447,14 +498,14 @@ int caches_init(struct binpool *pool, const struct binpool_options *o)
 	if (pool->max_bytes > least)
 		pool->cache_bins =
 			class_bin(pool, class_capacity(pool, most)) + 1 - pool->cache_bin;
-	pool->cache_base = pool->cache_bin + (1u << pool->mantissa_bits);
+	levels_init(pool, least, most);
 	return 0;
 }
 
 /* No thread uses the pool any more; in a forked child none but this one is there. */
 void caches_fini(struct binpool *pool)
 {
-	if (pool->number == UINT32_MAX)
+	if (!pool->number)
 		return;
 	pthread_mutex_lock(&threads_lock);
 	if (!pool->dead) {
@@ -469,7 +520,7 @@ void caches_fini(struct binpool *pool)
 		cache_free(c);
 	}
 	numbered[pool->number] = NULL;
-	pool->number = UINT32_MAX;
+	pool->number = pool->fast_number = 0;
 	pthread_mutex_unlock(&threads_lock);
 }
 
@@ -482,8 +533,8 @@ void caches_before_fork(void)
 void caches_after_fork(bool child)
 {
 	if (child) {
-		for (uint32_t i = 0; i < thread_caches->size; i++)
-			thread_caches->cache[i] = NULL;
+		for (uint32_t i = 0; thread_caches != &no_caches && i < thread_caches->size; i++)
+			thread_caches->cache[i] = &cache_none;
 		fenced = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
 	}
 	pthread_mutex_unlock(&threads_lock);

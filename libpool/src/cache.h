@@ -23,6 +23,9 @@
 #define MAGAZINE_MAX  64u
 #define MAGAZINE_BITS 16
 
+/* So far cache_place() shifts first, so that it need not shift to both sides. */
+#define LEVEL_SHIFT 12
+
 /* On the way that nearly every call takes. */
 #define FAST __attribute__((always_inline)) inline
 
@@ -58,12 +61,12 @@ struct magazine {
 
 struct cache {
 	uint32_t busy;
+	uint32_t limit; /* the fast path is for places below it: as far as top; 0 if revoked */
+	int64_t left;	/* of the credit */
+	uint64_t asked; /* bytes asked for since it was made, less those freed */
 	uint32_t revoked;
-	uint64_t bytes;		    /* capacity of what is in it */
-	uint64_t credit;	    /* bound on bytes */
-	uint64_t asked;		    /* bytes asked for since it was made, less those freed */
-	struct magazine *magazines; /* pool->cache_bins of them */
-	uint32_t top;		    /* no magazine above this one has a buffer */
+	uint32_t top;	 /* no magazine above this one has a buffer */
+	uint64_t credit; /* bound on the capacity of what is in it */
 
 	struct binpool *pool;
 	struct cache *prev, *next; /* pool->caches */
@@ -80,9 +83,17 @@ struct cache {
 	struct arena *arena;	  /* that its thread takes from; changes locked */
 	uint32_t entered, waited; /* how often the thread did, for it; arena.c */
 	bool crowded;		  /* it would like another */
+
+	struct magazine magazines[]; /* pool->cache_bins of them */
 };
 
-/* A thread's caches, by the number of the pool. */
+/* Where there is no cache: its limit is 0. All threads' who have none. */
+extern struct cache cache_none;
+
+/* The fast path is for pools with a smaller number; no table has fewer places. */
+#define FAST_NUMBERS 32u
+
+/* A thread's caches, by the number of the pool; no pool has number 0. */
 struct thread_caches {
 	uint32_t size;
 	struct cache *cache[];
@@ -90,18 +101,50 @@ struct thread_caches {
 
 extern __thread struct thread_caches *thread_caches TLS;
 
+/* The calling thread's cache of @pool; cache_none also if that is not for the fast path. */
+static FAST struct cache *cache_fast(const struct binpool *pool)
+{
+	return thread_caches->cache[pool->fast_number];
+}
+
 /* The calling thread's cache of @pool, or NULL. */
 static inline struct cache *cache_of(const struct binpool *pool)
 {
 	const struct thread_caches *t = thread_caches;
-	uint32_t number = pool->number;
+	struct cache *c = pool->number < t->size ? t->cache[pool->number] : &cache_none;
 
-	return __builtin_expect(number < t->size, 1) ? t->cache[number] : NULL;
+	return c == &cache_none ? NULL : c;
 }
 
 /* revoked */
 #define CACHE_REVOKED 1u /* a thief is at work, or nothing is to be cached */
 #define CACHE_FENCED  2u /* membarrier() cannot be had: the owner's barrier is a real one */
+
+/* Whether its owner has to go another way than the fast one. */
+static inline bool cache_is_slow(const struct cache *c, const struct binpool *pool)
+{
+	return c != cache_fast(pool) || c->revoked & CACHE_FENCED;
+}
+
+/* Capacity of what is in it. */
+static inline uint64_t cache_bytes(const struct cache *c)
+{
+	return c->credit - (uint64_t)c->left;
+}
+
+/* What limit is to be. Locked, or by the owner with the lock of his arena. */
+static inline void cache_limit(struct cache *c)
+{
+	uint32_t limit = c->revoked ? 0 : (c->top + 1) * (uint32_t)sizeof(struct magazine);
+
+	__atomic_store_n(&c->limit, limit, __ATOMIC_RELEASE);
+}
+
+static inline void cache_set_top(struct cache *c, uint32_t top)
+{
+	c->top = top;
+	cache_limit(c);
+}
 
 /* As cache_enter(), with a barrier of its own. */
 static inline bool cache_enter_fenced(struct cache *c)
@@ -145,79 +188,110 @@ static inline void owner_add(uint64_t *value, uint64_t n)
 }
 
 /*
- * Which magazine requests of @size use: whatever is no number of one has none. This is
- * the pool's own arithmetic without its special cases. Tight classes are those of
- * size - 1, and rounding to the granule sets the bits below it; HySoP's are those of
- * size, and what ends within a granule is up to its last byte. So all bits below the granule
- * may be set at once. Size 0 is none of HySoP's: see allocate_cached().
+ * The place of the magazine that requests of @size use, in bytes from the first of a cache;
+ * beyond all of them if there is none. This is the pool's own arithmetic without its special
+ * cases. Tight classes are those of size - 1, and rounding to the granule sets the bits below it;
+ * HySoP's are those of size, and what ends within a granule is up to its last byte. So all bits
+ * below the granule may be set at once. Size 0 is none of HySoP's: see allocate_cached().
  */
-static FAST uint64_t cache_index(const struct binpool *pool, uint64_t size)
+static FAST uint32_t cache_place(const struct binpool *pool, uint64_t size)
 {
-	uint32_t m = pool->mantissa_bits;
 	uint64_t x = (size - pool->cache_tight) | pool->cache_mask;
-	uint32_t l = 63 ^ (uint32_t)__builtin_clzll(x);
+	const struct cache_level *level = &pool->cache_levels[63 ^ __builtin_clzll(x)];
 
-	/* Where x << m is not all of it, l alone is beyond all magazines. */
-	return ((uint64_t)l << m) + (x << m >> l) - pool->cache_base;
+	return ((uint32_t)(x << LEVEL_SHIFT >> level->shift) + level->base) *
+	       (uint32_t)sizeof(struct magazine);
+}
+
+static inline uint32_t place_of(const struct binpool *pool, uint32_t bin)
+{
+	return (bin - pool->cache_bin) * (uint32_t)sizeof(struct magazine);
+}
+
+static inline void run_set_bin(const struct binpool *pool, struct run *run, uint32_t bin)
+{
+	run->bin = bin;
+	run->place = place_of(pool, bin);
+}
+
+static FAST struct magazine *magazine_of(struct cache *c, uint32_t place)
+{
+	return (struct magazine *)((char *)c->magazines + place);
 }
 
 /*
- * A buffer of magazine @index, which is active then, or NULL: there is none, or
- * the cache is revoked. @asked is what the user wants of it.
+ * A buffer of the magazine at @place, which is active then, or NULL. @asked is what the user
+ * wants of it. Inside, or with a lock that keeps others out; so is magazine_push().
  */
-static FAST char *cache_pop(struct cache *c, uint64_t index, uint64_t asked)
+static FAST char *magazine_pop(struct cache *c, uint32_t place, uint64_t asked)
 {
-	struct magazine *m = &c->magazines[index];
-	struct cached *item;
+	struct magazine *m = magazine_of(c, place);
+	uint64_t count = __atomic_load_n(&m->count, __ATOMIC_RELAXED);
+	const struct cached *item;
 	struct run *run;
-	uint64_t count;
 	char *ptr;
 
-	if (__builtin_expect(!cache_enter(c), 0))
-		goto none;
-	count = __atomic_load_n(&m->count, __ATOMIC_RELAXED);
 	if (__builtin_expect(!magazine_fill(count), 0))
-		goto none;
+		return NULL;
 	count += (1u << MAGAZINE_BITS) - 1;
 	item = &m->items[magazine_fill(count)];
 	run = item->run;
 	ptr = item->ptr;
-	run_set_state(run, RUN_ACTIVE);
+	if (!ptr)
+		__builtin_unreachable();
+	run_set_live(run, ptr);
 	/* Who asks about any address may read it meanwhile. */
 	__atomic_store_n(&run->asked, asked, __ATOMIC_RELAXED);
-	c->bytes -= m->capacity;
+	c->left += (int64_t)m->capacity;
 	__atomic_store_n(&m->count, count, __ATOMIC_RELAXED);
 	owner_add(&c->asked, asked);
-	cache_leave(c);
 	return ptr;
-none:
-	cache_leave(c);
-	return NULL;
 }
 
-/* Takes an active buffer from the user, if there is room for it and the cache is not revoked. */
-static FAST bool cache_push(struct cache *c, struct run *run, char *ptr, uint64_t index)
+/* Takes an active buffer from the user, if there is room for it. */
+static FAST bool magazine_push(struct cache *c, uint32_t place, struct run *run, char *ptr)
 {
-	struct magazine *m = &c->magazines[index];
-	uint64_t count, bytes;
+	struct magazine *m = magazine_of(c, place);
+	uint64_t count = __atomic_load_n(&m->count, __ATOMIC_RELAXED);
+	int64_t left = c->left - (int64_t)m->capacity;
 
-	if (__builtin_expect(!cache_enter(c), 0))
-		goto full;
-	count = __atomic_load_n(&m->count, __ATOMIC_RELAXED);
-	bytes = c->bytes + m->capacity;
-	if (__builtin_expect(magazine_fill(count) >= m->room || bytes > c->credit || index > c->top,
-			     0))
-		goto full;
+	if (__builtin_expect(magazine_fill(count) >= m->room || left < 0, 0))
+		return false;
 	m->items[magazine_fill(count)] = (struct cached){ptr, run};
-	run_set_state(run, RUN_CACHED);
-	c->bytes = bytes;
+	run_set_live(run, NULL);
+	c->left = left;
 	__atomic_store_n(&m->count, count + 1, __ATOMIC_RELAXED);
 	owner_add(&c->asked, -run->asked);
-	cache_leave(c);
 	return true;
-full:
+}
+
+/* As cache_enter(), with the limit in the place of revoked: nothing else needs to be asked. */
+static FAST bool cache_enter_fast(struct cache *c, uint32_t place)
+{
+#ifdef __SANITIZE_THREAD__
+	__atomic_exchange_n(&c->busy, 1, __ATOMIC_SEQ_CST);
+#endif
+	__atomic_store_n(&c->busy, 1, __ATOMIC_RELAXED);
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	return __builtin_expect(place < __atomic_load_n(&c->limit, __ATOMIC_ACQUIRE), 1);
+}
+
+/* The owner's two fast ways; NULL or false: there is nothing, or no room, or it is not for them. */
+static FAST char *cache_pop(struct cache *c, uint32_t place, uint64_t asked)
+{
+	char *ptr = cache_enter_fast(c, place) ? magazine_pop(c, place, asked) : NULL;
+
 	cache_leave(c);
-	return false;
+	return ptr;
+}
+
+static FAST bool cache_push(struct cache *c, struct run *run, char *ptr)
+{
+	uint32_t place = run->place;
+	bool pushed = cache_enter_fast(c, place) && magazine_push(c, place, run, ptr);
+
+	cache_leave(c);
+	return pushed;
 }
 
 /* Starts to count how long what is in a magazine is not used. Locked; its owner is outside. */
@@ -231,7 +305,9 @@ static inline void magazine_look(struct magazine *m, uint64_t now)
 int caches_init(struct binpool *pool, const struct binpool_options *o);
 void caches_fini(struct binpool *pool);
 struct cache *cache_get(struct binpool *pool);
-bool cache_raise(struct cache *c, uint64_t index, uint64_t align);
+bool cache_raise(struct cache *c, uint32_t place, uint64_t align);
+char *cache_pop_slowly(struct cache *c, uint32_t place, uint64_t asked);
+bool cache_push_slowly(struct cache *c, struct run *run, char *ptr);
 struct magazine *magazine_at(struct cache *c, uint32_t bin, uint64_t capacity);
 void magazine_settle(struct binpool *pool, struct magazine *m);
 void magazine_drop(struct cache *c, struct magazine *m, uint32_t n);

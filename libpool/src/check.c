@@ -187,7 +187,8 @@ static const char *check_caches(const struct binpool *pool, uint64_t in_runs)
 			buffers += n;
 			bytes += n * m->capacity;
 		}
-		CHECK(bytes == c->bytes && bytes <= c->credit);
+		CHECK(bytes == cache_bytes(c) && bytes <= c->credit);
+		CHECK(c->limit == (c->revoked ? 0 : (c->top + 1) * sizeof(struct magazine)));
 		CHECK(c->credit <= c->granted && (!c->idle || !c->granted));
 		awake += !c->idle;
 		credit += c->granted;

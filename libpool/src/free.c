@@ -58,9 +58,9 @@ static bool hold(struct binpool *pool, struct cache *c, struct run *run)
 		if (!c || run->bin - pool->cache_bin >= pool->cache_bins ||
 		    cache_make_room(c, run->bin, run->bytes, false) != ROOM_MADE)
 			return false;
-		if (!cache_push(c, run, run->ptr, run->bin - pool->cache_bin))
+		if (!magazine_push(c, run->place, run, run->ptr))
 			return false;
-		magazine_look(&c->magazines[run->bin - pool->cache_bin], pool->stamp);
+		magazine_look(magazine_of(c, run->place), pool->stamp);
 		return true;
 	}
 	deactivate(pool, run);
@@ -163,25 +163,40 @@ int release_at(struct binpool *pool, const char *ptr, const size_t *size)
 	return 0;
 }
 
+/* The user's own buffer at @ptr, of which nothing more is known; NULL: it is not so simple. */
+static FAST struct run *run_of(const struct binpool *pool, const void *ptr, const size_t *size)
+{
+	struct run *run = map_page(ptr);
+
+	if (__builtin_expect(!run, 0))
+		return NULL;
+	if (run_live(run) != ptr) {
+		struct slab *slab = run_slab(run);
+
+		run = slab ? slab_slot(slab, ptr) : NULL;
+		if (!run || run_live(run) != ptr)
+			return NULL;
+	}
+	if (__builtin_expect(run_pool(run) != pool || (size && *size != run->asked), 0))
+		return NULL;
+	return run;
+}
+
 /* Into the thread's cache; false: not so, or there is something wrong with it. */
 static FAST bool release_cached(struct binpool *pool, void *ptr, const size_t *size)
 {
-	struct run *run = map_find(ptr);
-	struct cache *c;
-	uint32_t index;
+	struct run *run = run_of(pool, ptr, size);
 
-	if (__builtin_expect(!pool || !run, 0))
-		return false;
-	c = cache_of(pool);
-	/* The rest is the user's, if it is a buffer of his. */
-	if (__builtin_expect(!c || run_pool(run) != pool || run_ptr(run) != ptr ||
-				     run_state(run) != RUN_ACTIVE || (size && *size != run->asked),
-			     0))
-		return false;
-	index = run->bin - pool->cache_bin;
-	if (__builtin_expect(index >= pool->cache_bins, 0))
-		return false;
-	return cache_push(c, run, ptr, index);
+	return __builtin_expect(run != NULL, 1) && cache_push(cache_fast(pool), run, ptr);
+}
+
+/* The same where that is not so fast. */
+static bool release_cached_slowly(struct binpool *pool, void *ptr, const size_t *size)
+{
+	struct run *run = run_of(pool, ptr, size);
+	struct cache *c = run ? cache_of(pool) : NULL;
+
+	return c && cache_is_slow(c, pool) && cache_push_slowly(c, run, ptr);
 }
 
 static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *ptr,
@@ -192,7 +207,8 @@ static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *
 	int err;
 
 	/* The thread has a cache, so it is in no callback of the pool and the pool is not dead. */
-	if (run && run_pool(run) == pool && arena_free(c, run, ptr, size))
+	if (run && run_pool(run) == pool &&
+	    (release_cached_slowly(pool, ptr, size) || arena_free(c, run, ptr, size)))
 		return 0;
 	err = pool_enter_host(pool);
 	return err && err != -EOWNERDEAD ? err : release_at(pool, ptr, size);
@@ -229,7 +245,8 @@ EXPORT int binpool_free(struct binpool *pool, void *ptr)
 
 EXPORT int binpool_free_cached(struct binpool *pool, void *ptr)
 {
-	return release_cached(pool, ptr, NULL) ? 0 : -EAGAIN;
+	return release_cached(pool, ptr, NULL) || release_cached_slowly(pool, ptr, NULL) ? 0
+											 : -EAGAIN;
 }
 
 EXPORT int binpool_free_sized(struct binpool *pool, void *ptr, size_t size)

@@ -43,19 +43,24 @@ static inline struct run **map_entry(const void *ptr)
 	return &frame->page[a >> MAP_PAGE_SHIFT & (ARRAY_SIZE(frame->page) - 1)];
 }
 
+/* What begins in the page of @ptr, or has all of it: a buffer, the run that is a slab, or NULL. */
+static inline struct run *map_page(const void *ptr)
+{
+	struct run **entry = map_entry(ptr);
+
+	return entry ? __atomic_load_n(entry, __ATOMIC_ACQUIRE) : NULL;
+}
+
 /*
  * The buffer that may begin at @ptr, of whatever pool, in whatever state; or NULL.
  * Whether it does: compare its ptr.
  */
 static inline struct run *map_find(const void *ptr)
 {
-	struct run **entry = map_entry(ptr);
-	struct run *run = entry ? __atomic_load_n(entry, __ATOMIC_ACQUIRE) : NULL;
+	struct run *run = map_page(ptr);
 	struct slab *slab = run ? run_slab(run) : NULL;
 
-	if (__builtin_expect(slab != NULL, 0))
-		return slab_slot(slab, ptr);
-	return run;
+	return slab ? slab_slot(slab, ptr) : run;
 }
 
 /* Zeroed pages, touched as they are used; NULL: none. */

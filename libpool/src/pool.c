@@ -17,7 +17,7 @@ void callback_enter(struct callback *c, const struct binpool *pool)
 	thread_callbacks = c;
 	/* Or a call that finds something there would be none. */
 	if (c->cache)
-		thread_caches->cache[pool->number] = NULL;
+		thread_caches->cache[pool->number] = &cache_none;
 }
 
 void callback_leave(struct callback *c)
@@ -230,7 +230,6 @@ EXPORT int binpool_create(struct binpool **out, const struct binpool_options *op
 	if (!pool)
 		return explain(-ENOMEM, "no memory for a pool");
 	memset(pool, 0, sizeof(*pool));
-	pool->number = UINT32_MAX;
 	err = pool_init(pool, &o);
 	if (err) {
 		pool_delete(pool);

@@ -92,7 +92,7 @@ static inline uint64_t pow2_ceil(uint64_t n)
 
 enum run_state {
 	RUN_FREE,    /* in the free index */
-	RUN_ACTIVE,  /* a user's buffer */
+	RUN_ACTIVE,  /* a user's buffer; with no address live, RUN_CACHED */
 	RUN_NOTED,   /* the same, of which note.c knows more */
 	RUN_PENDING, /* was freed, and waits for fences; nobody's, but not free */
 	RUN_HELD,    /* a buffer in its bin */
@@ -102,40 +102,28 @@ enum run_state {
 
 /*
  * A stretch of an extent: free, or one buffer. The runs of an extent cover it
- * without a gap. They live outside pool memory. Locked, but for state and asked,
+ * without a gap. They live outside pool memory. Locked, but for live and asked,
  * which are the user's while a buffer is active: he may free it without the lock.
  * Users of two buffers write to no cache line together.
  */
 struct run {
-	char *ptr;	/* buffers: what the user has; above base if alignment asked for it */
+	char *live;	/* ptr as long as it is a user's, and note.c knows no more; else NULL */
 	uint64_t asked; /* active buffers */
 	struct binpool *pool;
-	uint32_t bin;  /* buffers */
-	uint8_t state; /* enum run_state */
-	bool clean;    /* all bytes are zero */
+	uint32_t bin;	/* buffers */
+	uint32_t place; /* of its bin, in caches; see cache_place() */
+	uint8_t state;	/* enum run_state, as far as live does not tell it */
+	bool clean;	/* all bytes are zero */
+	char *ptr;	/* buffers: what the user has; above base if alignment asked for it */
 	char *base;
 	uint64_t bytes;
+	struct slab *slab; /* of RUN_SLAB, and of what is in it */
 	struct extent *extent;
-	struct slab *slab;		   /* of RUN_SLAB, and of what is in it */
 	struct run *list_prev, *list_next; /* in its frame's list if free, or in a bin */
 	struct run *prev, *next;	   /* neighbours in the extent, if not in a slab */
 	struct run *hash_next;		   /* buffers: pool->lookup */
 	uint64_t since;			   /* held in a bin; see pool->stamp */
 } __attribute__((aligned(64)));
-
-/*
- * A neighbour may be asked about while its user allocates or frees it without the
- * lock: it is never free then.
- */
-static inline enum run_state run_state(const struct run *run)
-{
-	return (enum run_state)__atomic_load_n(&run->state, __ATOMIC_RELAXED);
-}
-
-static inline void run_set_state(struct run *run, enum run_state state)
-{
-	__atomic_store_n(&run->state, (uint8_t)state, __ATOMIC_RELAXED);
-}
 
 /*
  * Who looks a pointer up, whatever it points to, has no lock: what he sees of a run or a slab
@@ -149,6 +137,37 @@ static inline char *run_ptr(const struct run *run)
 static inline void run_set_ptr(struct run *run, char *ptr)
 {
 	__atomic_store_n(&run->ptr, ptr, __ATOMIC_RELAXED);
+}
+
+/* What ptr is, or NULL: whoever has the pointer may free it without the lock meanwhile. */
+static inline char *run_live(const struct run *run)
+{
+	return __atomic_load_n(&run->live, __ATOMIC_RELAXED);
+}
+
+static inline void run_set_live(struct run *run, char *ptr)
+{
+	__atomic_store_n(&run->live, ptr, __ATOMIC_RELAXED);
+}
+
+/*
+ * A neighbour may be asked about while its user allocates or frees it without the
+ * lock: it is never free then.
+ */
+static inline enum run_state run_state(const struct run *run)
+{
+	uint8_t state = __atomic_load_n(&run->state, __ATOMIC_RELAXED);
+
+	return state == RUN_ACTIVE && run_live(run) != run_ptr(run) ? RUN_CACHED
+								    : (enum run_state)state;
+}
+
+/* Its ptr is known. */
+static inline void run_set_state(struct run *run, enum run_state state)
+{
+	run_set_live(run, state == RUN_ACTIVE ? run_ptr(run) : NULL);
+	__atomic_store_n(&run->state, (uint8_t)(state == RUN_CACHED ? RUN_ACTIVE : state),
+			 __ATOMIC_RELAXED);
 }
 
 static inline struct binpool *run_pool(const struct run *run)
@@ -267,13 +286,16 @@ struct bin_level {
 
 struct binpool {
 	/* Fixed at create; first, in one cache line, what every call looks at. */
-	uint32_t number; /* of the pool among those that have caches */
-	uint32_t mantissa_bits;
+	uint32_t fast_number; /* the number if it is small enough for the fast path, else 0 */
+	uint32_t cache_tight; /* this, cache_mask and cache_levels: for cache_place() */
+	uint64_t cache_mask;
+	uint32_t number;    /* of the pool among those that have caches; 0: it is none of them */
 	uint32_t cache_bin; /* the first that is cached, and how many are; 0: no caches */
 	uint32_t cache_bins;
-	uint64_t cache_mask; /* this and the next two: for cache_index() */
-	uint32_t cache_tight;
-	uint32_t cache_base;
+	uint32_t mantissa_bits;
+	struct cache_level {
+		uint32_t shift, base;
+	} cache_levels[64];
 	char *name;
 	uint32_t classes;
 	uint32_t flags;

@@ -40,7 +40,7 @@ static void cache_take(struct cache *c, uint64_t before, uint64_t now)
 		if (!old || m->since <= before)
 			magazine_look(m, now);
 	}
-	cache_set_credit(c, c->bytes);
+	cache_set_credit(c, cache_bytes(c));
 }
 
 /* The same of all threads' caches, into the bins; @before UINT64_MAX: everything. Locked. */

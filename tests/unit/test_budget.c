@@ -182,10 +182,10 @@ static void finest_classes(void **state)
 }
 
 /* The class that the fast path sees for a size is the one that its buffer has. */
-static void check_index(struct binpool *pool, uint64_t size)
+static void check_place(struct binpool *pool, uint64_t size)
 {
 	uint64_t capacity = class_capacity(pool, size);
-	uint64_t index = cache_index(pool, size);
+	uint32_t index = cache_place(pool, size) / (uint32_t)sizeof(struct magazine);
 	uint32_t right = capacity ? class_bin(pool, capacity) - pool->cache_bin : UINT32_MAX;
 
 	if (right < pool->cache_bins)
@@ -208,13 +208,13 @@ static void fast_path_classes(void **state)
 		o.granule = (uint64_t)64 << i / 34 * 3;
 		assert_ok(binpool_create(&pool, &o));
 		for (uint64_t size = 1; size < 9000; size++)
-			check_index(pool, size);
+			check_place(pool, size);
 		for (uint64_t k = 0; k < rounds(5000); k++)
-			check_index(pool, 1 + rng_size(&r, 63));
+			check_place(pool, 1 + rng_size(&r, 63));
 		for (uint32_t bit = 1; bit < 64; bit++)
 			for (uint64_t d = 0; d < 3; d++)
-				check_index(pool, ((uint64_t)1 << bit) + d - 1);
-		check_index(pool, UINT64_MAX);
+				check_place(pool, ((uint64_t)1 << bit) + d - 1);
+		check_place(pool, UINT64_MAX);
 		/* Size 0 has addresses only, and those are not cached. */
 		assert_ok(binpool_free(pool, binpool_alloc(pool, 1)));
 		assert_ok(binpool_free(pool, binpool_alloc(pool, 0)));

@@ -474,6 +474,7 @@ struct litmus {
 	uint32_t stolen __attribute__((aligned(64)));
 	uint32_t end;
 	uint64_t violations, entered;
+	bool fast; /* by the limit, else by revoked */
 };
 
 static void *litmus_owner(void *arg)
@@ -481,7 +482,7 @@ static void *litmus_owner(void *arg)
 	struct litmus *l = arg;
 
 	while (!__atomic_load_n(&l->end, __ATOMIC_RELAXED)) {
-		if (cache_enter(&l->cache)) {
+		if (l->fast ? cache_enter_fast(&l->cache, 0) : cache_enter(&l->cache)) {
 			owner_add(&l->entered, 1);
 			for (int i = 0; i < 3; i++)
 				l->violations += __atomic_load_n(&l->stolen, __ATOMIC_RELAXED);
@@ -491,17 +492,20 @@ static void *litmus_owner(void *arg)
 	return NULL;
 }
 
-static void litmus_run(struct litmus *l, bool barrier, uint64_t thefts)
+static void litmus_run(struct litmus *l, bool fast, bool barrier, uint64_t thefts)
 {
 	pthread_t t;
 
 	memset(l, 0, sizeof(*l));
+	l->fast = fast;
+	cache_limit(&l->cache);
 	pthread_create(&t, NULL, litmus_owner, l);
 	while (!__atomic_load_n(&l->entered, __ATOMIC_RELAXED))
 		sched_yield();
 	/* On a busy machine the owner may hardly run. */
 	for (uint64_t i = 0; i < thefts || __atomic_load_n(&l->entered, __ATOMIC_RELAXED) <= 1000;
 	     i++) {
+		__atomic_store_n(&l->cache.limit, 0, __ATOMIC_SEQ_CST);
 		__atomic_store_n(&l->cache.revoked, CACHE_REVOKED, __ATOMIC_SEQ_CST);
 		if (barrier)
 			syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
@@ -512,6 +516,7 @@ static void litmus_run(struct litmus *l, bool barrier, uint64_t thefts)
 			;
 		__atomic_store_n(&l->stolen, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&l->cache.revoked, 0, __ATOMIC_RELEASE);
+		cache_limit(&l->cache);
 		for (volatile int k = 0; k < 200; k++)
 			;
 	}
@@ -526,9 +531,11 @@ static void litmus(void **state)
 	(void)state;
 	/* Registered by the first pool with caches. */
 	assert_ok(binpool_destroy(cache_pool(0, BINPOOL_CACHE_AUTO)));
-	litmus_run(&l, true, rounds(200000));
-	assert_true(l.entered > 1000);
-	assert_int_equal(l.violations, 0);
+	for (int fast = 0; fast < 2; fast++) {
+		litmus_run(&l, fast, true, rounds(200000));
+		assert_true(l.entered > 1000);
+		assert_int_equal(l.violations, 0);
+	}
 }
 
 /* ThreadSanitizer's owner has a barrier of its own. */
@@ -540,9 +547,12 @@ static void litmus_control(void **state)
 	(void)state;
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
 		return;
-	for (int i = 0; i < 1000 && !l.violations; i++)
-		litmus_run(&l, false, 100000);
-	assert_true(l.violations);
+	for (int fast = 0; fast < 2; fast++) {
+		l.violations = 0;
+		for (int i = 0; i < 1000 && !l.violations; i++)
+			litmus_run(&l, fast, false, 100000);
+		assert_true(l.violations);
+	}
 }
 #endif
 
