@@ -469,6 +469,41 @@ static void pages_of_a_dead_pool(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+/* A buffer goes round without the lock, by all ways: what another has locked is not waited for. */
+static int goes_round_cached(struct binpool *pool)
+{
+	void *p = binpool_alloc(pool, 5000), *q;
+	int errors = binpool_free(pool, p) != 0;
+
+	for (int i = 0; i < 3; i++) {
+		q = binpool_alloc_cached(pool, 5000);
+		errors += q != p || binpool_free_cached(pool, q);
+		errors += binpool_free_cached(pool, q) != -EAGAIN;
+	}
+	pool_lock(pool);
+	q = binpool_alloc(pool, 5000);
+	errors += q != p || binpool_free_sized(pool, q, 5000);
+	pool_unlock(pool);
+	return errors;
+}
+
+/* Of as many pools as one likes. */
+static void many_pools(void **state)
+{
+	struct binpool *pools[3 * FAST_NUMBERS];
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(pools); i++) {
+		pools[i] = thp_pool(64 * MIB);
+		assert_int_equal(goes_round_cached(pools[i]), 0);
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(pools); i++) {
+		assert_int_equal(goes_round_cached(pools[i]), 0);
+		check_pool(pools[i]);
+		assert_ok(binpool_destroy(pools[i]));
+	}
+}
+
 static void refuse_membarrier(void)
 {
 	struct sock_filter lines[] = {
@@ -512,8 +547,7 @@ static int without_membarrier(bool late)
 	__atomic_store_n(&s.stop, 1, __ATOMIC_RELAXED);
 	for (int i = 0; i < 2; i++)
 		pthread_join(t[i], NULL);
-	for (int i = 0; i < 2; i++)
-		s.errors += binpool_free(s.pool, binpool_alloc(s.pool, 5000)) != 0;
+	s.errors += goes_round_cached(s.pool);
 	if (s.errors || binpool_free(s.pool, s.place) || binpool_get_stats(s.pool, &st))
 		return 1;
 	if (!st.reuses || st.active_blocks)
@@ -564,6 +598,7 @@ int main(void)
 		cmocka_unit_test(fork_in_a_callback),
 		cmocka_unit_test(table_moves_in_a_callback),
 		cmocka_unit_test(pages_of_a_dead_pool),
+		cmocka_unit_test(many_pools),
 		cmocka_unit_test(membarrier_refused),
 	};
 
