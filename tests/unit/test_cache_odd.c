@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * What befalls caches, slabs and the page map from outside: memory that runs out, system
- * calls that are taken away, threads that end late, forks in odd places.
+ * What befalls caches, slabs and the page map from outside: memory that runs out, threads
+ * that end late, forks in odd places.
  */
 #include "unit.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -193,78 +189,6 @@ static void destroy_waits_beside_caches(void **state)
 	pthread_join(t, NULL);
 	assert_int_equal(l.err, 0);
 	pthread_barrier_destroy(&l.ready);
-}
-
-struct pusher {
-	struct binpool *pool;
-	void *place;
-	int stop, errors;
-};
-
-static void note_error(struct pusher *s, bool error)
-{
-	if (error)
-		__atomic_add_fetch(&s->errors, 1, __ATOMIC_RELAXED);
-}
-
-/* Frees what the other allocates. */
-static void *take_and_free(void *arg)
-{
-	struct pusher *s = arg;
-
-	while (!__atomic_load_n(&s->stop, __ATOMIC_RELAXED)) {
-		void *p = __atomic_exchange_n(&s->place, NULL, __ATOMIC_ACQ_REL);
-
-		note_error(s, p && binpool_free(s->pool, p));
-	}
-	return NULL;
-}
-
-static void *allocate_and_give(void *arg)
-{
-	struct pusher *s = arg;
-
-	while (!__atomic_load_n(&s->stop, __ATOMIC_RELAXED)) {
-		void *p = binpool_alloc(s->pool, 100000);
-
-		note_error(s, !p);
-		p = __atomic_exchange_n(&s->place, p, __ATOMIC_ACQ_REL);
-		note_error(s, p && binpool_free(s->pool, p));
-	}
-	return NULL;
-}
-
-/* Counters that are read meanwhile are never below zero, and nothing is refused for it. */
-static void never_negative(void **state)
-{
-	struct pusher s = {.pool = thp_pool(32 * MIB)};
-	pthread_t t[2];
-	void *p[40];
-
-	(void)state;
-	pthread_create(&t[0], NULL, take_and_free, &s);
-	pthread_create(&t[1], NULL, allocate_and_give, &s);
-	for (uint64_t i = 0; i < rounds(20000); i++) {
-		struct binpool_stats st = stats_of(s.pool);
-
-		assert_true(st.active_blocks < 100 && st.held_blocks < 1000);
-		assert_true(st.active_bytes < GIB && st.held_bytes < GIB && st.managed_bytes < GIB);
-		if (i % 50)
-			continue;
-		/* So much that the limit is looked at. */
-		for (size_t k = 0; k < ARRAY_SIZE(p); k++) {
-			p[k] = binpool_alloc(s.pool, 600 * KIB);
-			assert_non_null(p[k]);
-		}
-		assert_ok(binpool_free_bulk(s.pool, ARRAY_SIZE(p), p));
-	}
-	__atomic_store_n(&s.stop, 1, __ATOMIC_RELAXED);
-	for (int i = 0; i < 2; i++)
-		pthread_join(t[i], NULL);
-	assert_int_equal(s.errors, 0);
-	assert_ok(binpool_free(s.pool, s.place));
-	check_pool(s.pool);
-	assert_ok(binpool_destroy(s.pool));
 }
 
 /* ThreadSanitizer itself is at an end by then. */
@@ -469,126 +393,12 @@ static void pages_of_a_dead_pool(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
-/* A buffer goes round without the lock, by all ways: what another has locked is not waited for. */
-static int goes_round_cached(struct binpool *pool)
-{
-	void *p = binpool_alloc(pool, 5000), *q;
-	int errors = binpool_free(pool, p) != 0;
-
-	for (int i = 0; i < 3; i++) {
-		q = binpool_alloc_cached(pool, 5000);
-		errors += q != p || binpool_free_cached(pool, q);
-		errors += binpool_free_cached(pool, q) != -EAGAIN;
-	}
-	pool_lock(pool);
-	q = binpool_alloc(pool, 5000);
-	errors += q != p || binpool_free_sized(pool, q, 5000);
-	pool_unlock(pool);
-	return errors;
-}
-
-/* Of as many pools as one likes. */
-static void many_pools(void **state)
-{
-	struct binpool *pools[3 * FAST_NUMBERS];
-
-	(void)state;
-	for (size_t i = 0; i < ARRAY_SIZE(pools); i++) {
-		pools[i] = thp_pool(64 * MIB);
-		assert_int_equal(goes_round_cached(pools[i]), 0);
-	}
-	for (size_t i = 0; i < ARRAY_SIZE(pools); i++) {
-		assert_int_equal(goes_round_cached(pools[i]), 0);
-		check_pool(pools[i]);
-		assert_ok(binpool_destroy(pools[i]));
-	}
-}
-
-static void refuse_membarrier(void)
-{
-	struct sock_filter lines[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog filter = {ARRAY_SIZE(lines), lines};
-
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-	    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter))
-		_exit(10);
-}
-
-static bool reports(struct binpool *pool, uint32_t format, const char *words)
-{
-	char text[8192];
-
-	return binpool_report(pool, format, text, sizeof(text)) > 0 && strstr(text, words);
-}
-
-/* Everything still works, and caches are still used and still revoked. */
-static int without_membarrier(bool late)
-{
-	struct pusher s = {0};
-	struct binpool_stats st = {.size = sizeof(st)};
-	pthread_t t[2];
-
-	if (!late)
-		refuse_membarrier();
-	s.pool = thp_pool(64 * MIB);
-	pthread_create(&t[0], NULL, take_and_free, &s);
-	pthread_create(&t[1], NULL, allocate_and_give, &s);
-	if (late) {
-		usleep(10000);
-		refuse_membarrier();
-	}
-	for (int i = 0; i < 2000; i++)
-		note_error(&s, binpool_free_held(s.pool) != 0);
-	__atomic_store_n(&s.stop, 1, __ATOMIC_RELAXED);
-	for (int i = 0; i < 2; i++)
-		pthread_join(t[i], NULL);
-	s.errors += goes_round_cached(s.pool);
-	if (s.errors || binpool_free(s.pool, s.place) || binpool_get_stats(s.pool, &st))
-		return 1;
-	if (!st.reuses || st.active_blocks)
-		return 2;
-	/* Whoever takes something out of a cache finds out. */
-	if (binpool_free_held(s.pool))
-		return 5;
-	if (!reports(s.pool, BINPOOL_REPORT_KEYS, "\nrevocation=fenced\n") ||
-	    !reports(s.pool, BINPOOL_REPORT_TABLE, "refuses membarrier()"))
-		return 4;
-	check_pool(s.pool);
-	return binpool_destroy(s.pool) ? 3 : 0;
-}
-
-static void membarrier_refused(void **state)
-{
-	struct counter c = COUNTER_INIT;
-	struct binpool *pool = thp_pool(64 * MIB), *exact = counter_pool(&c, 0, 0);
-
-	(void)state;
-	assert_true(reports(pool, BINPOOL_REPORT_KEYS, "\nrevocation=membarrier\n"));
-	assert_false(reports(pool, BINPOOL_REPORT_TABLE, "membarrier"));
-	assert_true(reports(exact, BINPOOL_REPORT_KEYS, "\nrevocation=none\n"));
-	assert_ok(binpool_destroy(pool));
-	assert_ok(binpool_destroy(exact));
-	for (int late = 0; late < 2; late++) {
-		pid_t pid = fork();
-
-		if (!pid)
-			_exit(without_membarrier(late));
-		reap(pid);
-	}
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(no_memory_for_a_magazine),
 		cmocka_unit_test(aligned_below_a_page),
 		cmocka_unit_test(bookkeeping_goes),
-		cmocka_unit_test(never_negative),
 		cmocka_unit_test(slabs_are_trimmed),
 		cmocka_unit_test(seen_in_part),
 		cmocka_unit_test(destroy_waits_beside_caches),
@@ -598,8 +408,6 @@ int main(void)
 		cmocka_unit_test(fork_in_a_callback),
 		cmocka_unit_test(table_moves_in_a_callback),
 		cmocka_unit_test(pages_of_a_dead_pool),
-		cmocka_unit_test(many_pools),
-		cmocka_unit_test(membarrier_refused),
 	};
 
 	return cmocka_run_group_tests_name("cache_odd", tests, NULL, NULL);
