@@ -155,6 +155,14 @@ void scenario_wrong(void)
 	CHECK(!cuda->free_host(other) && !cuda->free_host(ptr));
 }
 
+static void start_driver(void)
+{
+	int (*init)(unsigned int);
+
+	*(void **)&init = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuInit");
+	CHECK(!init(0));
+}
+
 /* Who uses the driver himself has made a context before. */
 void scenario_driver(void)
 {
@@ -162,11 +170,9 @@ void scenario_driver(void)
 	struct fake *fake = driver_state();
 	unsigned int flags;
 	void *ptr, *device;
-	int (*init)(unsigned int);
 	int (*old)(void **, unsigned int);
 
-	*(void **)&init = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuInit");
-	CHECK(!init(0));
+	start_driver();
 	CHECK(driver->host_alloc(&ptr, MIB, 0) == FAKE_LEGACY_ERR);
 	CHECK(fake->contexts == 0);
 	make_context(0);
@@ -185,6 +191,79 @@ void scenario_driver(void)
 	CHECK(!driver->host_alloc(&ptr, MIB, WRITECOMBINE));
 	CHECK(fake->host_allocs == 1);
 	CHECK(!driver->free_host(ptr) && fake->host_frees == 1);
+}
+
+static void looked_up(const struct plugin *driver)
+{
+	struct fake *fake = driver_state();
+	unsigned int flags;
+	void *ptr, *device;
+
+	start_driver();
+	make_context(0);
+	ptr = served(driver, 3 * MIB, 1);
+	CHECK(!driver->get_flags(&flags, ptr) && flags == 1);
+	CHECK(!driver->get_device(&device, ptr, 0) && device != ptr);
+	CHECK(!driver->free_host(ptr));
+	CHECK(!driver->malloc_host(&ptr, MIB));
+	CHECK(fake->host_allocs == 0 && pinned(ptr, MIB));
+	CHECK(!driver->free_host(ptr));
+	CHECK(driver->free_host(ptr) == BAD_VALUE);
+	CHECK(!driver->host_alloc(&ptr, MIB, WRITECOMBINE));
+	CHECK(fake->host_allocs == 1);
+	CHECK(!driver->free_host(ptr) && fake->host_frees == 1);
+}
+
+/* Who looks the functions up is served if that was asked for. */
+void scenario_looked_up(void)
+{
+	looked_up(plugin_load("lookup_plugin"));
+}
+
+void scenario_looked_up_by_name(void)
+{
+	int (*get)(const char *, void **, int, unsigned long long, int *);
+	void *handle = dlopen("libcuda.so.1", RTLD_NOW), *function;
+	int status;
+
+	looked_up(plugin_load("by_name_plugin"));
+	/* What there is not is not there, and all else is the driver's. */
+	CHECK(!dlsym(handle, "cuMemAllocHost_v3") && !dlsym(handle, "cudaHostAlloc"));
+	CHECK(dlsym(handle, "cuInit"));
+	CHECK(!dlsym(dlopen(NULL, RTLD_NOW), "cuInit"));
+	*(void **)&get = dlsym(handle, "cuGetProcAddress_v2");
+	CHECK(!get("cuCtxSynchronize", &function, 12000, 0, &status) && !status);
+	CHECK(function == dlsym(handle, "cuCtxSynchronize"));
+	CHECK(!get("cuNothing", &function, 12000, 0, &status) && status && !function);
+}
+
+/* And not else. */
+void scenario_not_looked_up(void)
+{
+	static const char *const names[] = {"lookup_plugin", "by_name_plugin"};
+	struct fake *fake = driver_state();
+	void *ptr;
+
+	start_driver();
+	make_context(0);
+	for (unsigned long i = 0; i < 2; i++) {
+		const struct plugin *driver = plugin_load(names[i]);
+
+		CHECK(!driver->host_alloc(&ptr, MIB, 0));
+		CHECK(fake->host_allocs == i + 1);
+		CHECK(!driver->free_host(ptr) && fake->host_frees == i + 1);
+	}
+	CHECK(!is_mapped("libbinpool.so"));
+}
+
+/* first.so and second.so are there, too: dlsym knows who asks for the next. */
+void scenario_next(void)
+{
+	int (*which)(void);
+
+	*(void **)&which = dlsym(RTLD_DEFAULT, "which");
+	CHECK(which && which() == 12);
+	CHECK(dlsym(RTLD_DEFAULT, "nowhere") == NULL && dlerror());
 }
 
 static void *fresh_thread(void *arg)

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
 # Tests of libbinpool-preload without a device: a driver and runtimes that were made for them, and
-# programs that load them as others do. The driver is in a folder of its own: it is found by who
+# programs that load them as others do. What the driver calls of its own is its own, also where
+# others have a function of that name. It is in a folder of its own: it is found by who
 # is told of it.
 
 PRELOAD_TEST := $(BUILD)/tests/preload
 PRELOAD_TEST_OBJ := $(BUILD)/obj/tests/preload
 PRELOAD_TEST_CFLAGS = $(USER_CFLAGS) -fPIC -fvisibility=hidden -pthread
-PRELOAD_PLUGINS := plugin plugin11 bare_plugin driver_plugin
+PRELOAD_PLUGINS := plugin plugin11 bare_plugin driver_plugin lookup_plugin by_name_plugin
 
 .PHONY: preload-programs check-preload
-preload-programs: $(PRELOAD_TEST)/scenarios $(PRELOAD_TEST)/linked $(PRELOAD_TEST)/warm.so
+preload-programs: $(PRELOAD_TEST)/scenarios $(PRELOAD_TEST)/linked $(PRELOAD_TEST)/warm.so \
+	$(PRELOAD_TEST)/first.so $(PRELOAD_TEST)/second.so
 
 check-preload: preload-programs lib ## Tests of libbinpool-preload, without a device
 	BUILD='$(BUILD)' tests/preload/run-preload
@@ -21,7 +23,7 @@ $(PRELOAD_TEST_OBJ)/%.o: tests/preload/%.c
 
 $(PRELOAD_TEST)/driver/libcuda.so.1: $(PRELOAD_TEST_OBJ)/fake_driver.o
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(@F) -o $@ $< -pthread
+	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(@F) -Wl,-Bsymbolic -o $@ $< -pthread
 
 RUNTIME_FLAGS_11 := -DBY_SYMBOL
 
@@ -32,10 +34,10 @@ $(PRELOAD_TEST)/libcudart.so.%: tests/preload/fake_runtime.c tests/preload/fake.
 	$(CC) $(PRELOAD_TEST_CFLAGS) -MF $(PRELOAD_TEST_OBJ)/runtime$*.d -DVERSION=$* $(RUNTIME_FLAGS_$*) $(CFLAGS) $(LDFLAGS) \
 		-shared -Wl,-soname,$(@F) -Wl,--version-script=$@.map -o $@ $< -pthread -ldl
 
-PLUGIN_FLAGS_plugin :=
-PLUGIN_FLAGS_plugin11 :=
 PLUGIN_FLAGS_bare_plugin := -DBARE
 PLUGIN_FLAGS_driver_plugin := -DDRIVER
+PLUGIN_FLAGS_lookup_plugin := -DLOOKUP
+PLUGIN_FLAGS_by_name_plugin := -DLOOKUP -DBY_NAME
 PLUGIN_NEEDS_plugin := $(PRELOAD_TEST)/libcudart.so.12
 PLUGIN_NEEDS_plugin11 := $(PRELOAD_TEST)/libcudart.so.11
 PLUGIN_NEEDS_bare_plugin := $(PRELOAD_TEST)/libcudart.so.12
@@ -45,7 +47,7 @@ PLUGIN_NEEDS_driver_plugin := $(PRELOAD_TEST)/driver/libcuda.so.1
 $(PRELOAD_PLUGINS:%=$(PRELOAD_TEST)/%.so): $(PRELOAD_TEST)/%.so: tests/preload/plugin.c tests/preload/fake.h \
 		$$(PLUGIN_NEEDS_$$*)
 	$(CC) $(PRELOAD_TEST_CFLAGS) -MF $(PRELOAD_TEST_OBJ)/$*.d $(PLUGIN_FLAGS_$*) $(CFLAGS) $(LDFLAGS) \
-		-shared -o $@ $< $(PLUGIN_NEEDS_$*) -Wl,-rpath,'$$ORIGIN'
+		-shared -o $@ $< $(PLUGIN_NEEDS_$*) -Wl,-rpath,'$$ORIGIN' -ldl
 
 PRELOAD_SCENARIOS := main basic life
 $(PRELOAD_TEST)/scenarios: $(PRELOAD_SCENARIOS:%=$(PRELOAD_TEST_OBJ)/%.o) \
@@ -56,6 +58,12 @@ $(PRELOAD_TEST)/scenarios: $(PRELOAD_SCENARIOS:%=$(PRELOAD_TEST_OBJ)/%.o) \
 $(PRELOAD_TEST)/linked: tests/preload/linked.c $(PRELOAD_TEST)/libcudart.so.12
 	$(CC) $(PRELOAD_TEST_CFLAGS) -MF $(PRELOAD_TEST_OBJ)/linked.d $(CFLAGS) $(LDFLAGS) -o $@ $^ \
 		-Wl,-rpath,'$$ORIGIN' -ldl
+
+WHICH_FLAGS_first := -DFIRST
+$(PRELOAD_TEST)/first.so $(PRELOAD_TEST)/second.so: $(PRELOAD_TEST)/%.so: tests/preload/which.c
+	@mkdir -p $(@D) $(PRELOAD_TEST_OBJ)
+	$(CC) $(PRELOAD_TEST_CFLAGS) -MF $(PRELOAD_TEST_OBJ)/$*.d $(WHICH_FLAGS_$*) $(CFLAGS) $(LDFLAGS) \
+		-shared -o $@ $< -ldl
 
 # For tests/preload/pytorch, where there is a GPU.
 $(PRELOAD_TEST)/warm.so: $(PRELOAD_TEST_OBJ)/warm.o

@@ -534,6 +534,38 @@ EXPORT int fake_pinned(const void *ptr, size_t bytes)
 	return pinned;
 }
 
+/* ---- Functions by name ------------------------------------------------------------- */
+
+EXPORT int cuGetProcAddress_v2(const char *name, void **function, int version,
+			       unsigned long long flags, int *status)
+{
+	const int found = 0, not_found = 1, cuda = 12000;
+	static const struct {
+		const char *name;
+		void *function;
+	} known[] = {
+		{"cuGetProcAddress", (void *)cuGetProcAddress_v2},
+		{"cuMemHostAlloc", (void *)cuMemHostAlloc},
+		{"cuMemAllocHost", (void *)cuMemAllocHost_v2},
+		{"cuMemFreeHost", (void *)cuMemFreeHost},
+		{"cuMemHostGetFlags", (void *)cuMemHostGetFlags},
+		{"cuMemHostGetDevicePointer", (void *)cuMemHostGetDevicePointer_v2},
+		{"cuCtxSynchronize", (void *)cuCtxSynchronize},
+	};
+
+	*function = NULL;
+	*status = not_found;
+	if (flags || version < cuda)
+		return INVALID_VALUE;
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+		if (strcmp(name, known[i].name))
+			continue;
+		*function = known[i].function;
+		*status = found;
+	}
+	return 0;
+}
+
 /* ---- What libbinpool-cuda looks for, and nobody calls here ------------------------ */
 
 #define UNUSED(name)                                                                               \

@@ -2,9 +2,54 @@
 /*
  * A library that programs load at run time, with RTLD_LOCAL and its runtime among what it needs,
  * as PyTorch is; with DRIVER it was linked with the driver instead. With BARE whoever calls it
- * calls the functions themselves, and is not linked with either. Owns nothing.
+ * calls the functions themselves, and is not linked with either. With LOOKUP it opens the driver
+ * and asks it for its functions, as a runtime that was linked statically; with BY_NAME it asks the
+ * loader. Owns nothing.
  */
+#include <dlfcn.h>
+
 #include "fake.h"
+
+#ifdef LOOKUP
+
+__attribute__((visibility("default"))) struct plugin plugin;
+
+/* Those it is looking for have other versions than their names say. */
+static void *look_up(void *driver, const char *name, const char *symbol)
+{
+#ifdef BY_NAME
+	(void)name;
+	return dlsym(driver, symbol);
+#else
+	const int cuda = 12080, found = 0;
+	int (*get)(const char *, void **, int, unsigned long long, int *);
+	void *function = NULL;
+	int status = -1;
+
+	(void)symbol;
+	*(void **)&get = dlsym(driver, "cuGetProcAddress_v2");
+	/* As runtimes do. */
+	if (get("cuGetProcAddress", (void **)&get, cuda, 0, &status) || status != found)
+		return NULL;
+	if (get(name, &function, cuda, 0, &status) || status != found)
+		return NULL;
+	return function;
+#endif
+}
+
+static void __attribute__((constructor)) look_all_up(void)
+{
+	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+	*(void **)&plugin.host_alloc = look_up(driver, "cuMemHostAlloc", "cuMemHostAlloc");
+	*(void **)&plugin.malloc_host = look_up(driver, "cuMemAllocHost", "cuMemAllocHost_v2");
+	*(void **)&plugin.free_host = look_up(driver, "cuMemFreeHost", "cuMemFreeHost");
+	*(void **)&plugin.get_flags = look_up(driver, "cuMemHostGetFlags", "cuMemHostGetFlags");
+	*(void **)&plugin.get_device =
+		look_up(driver, "cuMemHostGetDevicePointer", "cuMemHostGetDevicePointer_v2");
+}
+
+#else
 
 #ifdef DRIVER
 #define HOST_ALLOC  cuMemHostAlloc
@@ -83,3 +128,5 @@ __attribute__((visibility("default"))) const struct plugin plugin = {
 	.last_error = LAST_ERROR,
 	.use_device = USE_DEVICE,
 };
+
+#endif

@@ -23,10 +23,10 @@ static bool enter(const struct call *call)
 	return true;
 }
 
-static void leave(bool entered)
+static int leave(int err)
 {
-	if (entered)
-		inside = false;
+	inside = false;
+	return err;
 }
 
 /* An address that is nobody's, for the real function to say what it says of such. */
@@ -84,74 +84,61 @@ static int next_device(const struct call *call, void **device, void *ptr, unsign
 /* @flags NULL: the function has none. */
 int call_alloc(const struct call *call, void **out, size_t bytes, const unsigned int *flags)
 {
-	bool entered = enter(call);
 	uint64_t start;
-	void *ptr = NULL;
-	int err = CUDA_SUCCESS;
+	void *ptr;
+	int err;
 
-	if (entered && out)
-		ptr = serve_alloc(call, bytes, flags ? *flags : 0);
+	if (!enter(call))
+		return next_alloc(call, out, bytes, flags);
+	ptr = out ? serve_alloc(call, bytes, flags ? *flags : 0) : NULL;
 	if (ptr) {
 		*out = ptr;
-	} else {
-		start = clock_ns();
-		err = next_alloc(call, out, bytes, flags);
-		if (entered) {
-			count(COUNT_passed, 1);
-			count(COUNT_passed_bytes, bytes);
-			count(COUNT_passed_ns, clock_ns() - start);
-		}
+		return leave(CUDA_SUCCESS);
 	}
-	leave(entered);
-	return err;
+	start = clock_ns();
+	err = next_alloc(call, out, bytes, flags);
+	count(COUNT_passed, 1);
+	count(COUNT_passed_bytes, bytes);
+	count(COUNT_passed_ns, clock_ns() - start);
+	return leave(err);
 }
 
 int call_free(const struct call *call, void *ptr)
 {
-	bool entered = enter(call);
-	int err = CUDA_SUCCESS;
-
+	if (!enter(call))
+		return next_free(call, ptr);
 	switch (serve_free(ptr)) {
 	case OWNER_US:
-		break;
+		return leave(CUDA_SUCCESS);
 	case OWNER_NOBODY:
 		count(COUNT_frees_wrong, 1);
-		err = next_free(call, nobody());
-		break;
-	case OWNER_OTHERS:
-		count(COUNT_frees_passed, entered);
-		err = next_free(call, ptr);
+		return leave(next_free(call, nobody()));
+	default:
+		count(COUNT_frees_passed, 1);
+		return leave(next_free(call, ptr));
 	}
-	leave(entered);
-	return err;
 }
 
 int call_flags(const struct call *call, unsigned int *flags, void *ptr)
 {
-	bool entered = enter(call);
-	int err = CUDA_SUCCESS;
-
+	if (!enter(call))
+		return next_flags(call, flags, ptr);
 	switch (flags ? serve_flags(ptr, flags) : OWNER_OTHERS) {
 	case OWNER_US:
-		break;
+		return leave(CUDA_SUCCESS);
 	case OWNER_NOBODY:
-		err = next_flags(call, flags, nobody());
-		break;
-	case OWNER_OTHERS:
-		err = next_flags(call, flags, ptr);
+		return leave(next_flags(call, flags, nobody()));
+	default:
+		return leave(next_flags(call, flags, ptr));
 	}
-	leave(entered);
-	return err;
 }
 
 /* Flags have to be 0: the real one says so. */
 int call_device(const struct call *call, void **device, void *ptr, unsigned int flags)
 {
-	bool entered = enter(call);
-	int err = CUDA_SUCCESS;
-
-	if (!device || flags || serve_device(ptr, device) != OWNER_US)
-		err = next_device(call, device, ptr, flags);
-	leave(entered);
-	return err;
+	if (!enter(call))
+		return next_device(call, device, ptr, flags);
+	if (device && !flags && serve_device(ptr, device) == OWNER_US)
+		return leave(CUDA_SUCCESS);
+	return leave(next_device(call, device, ptr, flags));
 }

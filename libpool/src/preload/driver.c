@@ -30,7 +30,7 @@ static void load(void)
 	if (!library)
 		return;
 	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
-		void *address = dlsym(library, calls[i].symbol);
+		void *address = real_symbol(library, calls[i].symbol);
 
 		if (!address && calls[i].needed)
 			return;

@@ -29,7 +29,7 @@ static void *find_in(const char *path, const char *name)
 
 	if (!handle)
 		return NULL;
-	function = dlsym(handle, name);
+	function = real_symbol(handle, name);
 	dlclose(handle);
 	return function && !is_mine(function) ? function : NULL;
 }
@@ -72,7 +72,7 @@ void *next_function(const char *name, const char *family, const void *caller)
 		function = find_in(object->l_name, name);
 	/* What the program itself was linked with. */
 	if (!function)
-		function = dlsym(RTLD_NEXT, name);
+		function = real_symbol(RTLD_NEXT, name);
 	/* Who jumped here from the end of a function seems to be that one's caller. */
 	if (!function && library_loaded(family, path, sizeof(path)))
 		function = find_in(path, name);

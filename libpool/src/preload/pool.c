@@ -58,7 +58,7 @@ static bool load(const char *name, const struct symbol *symbols, size_t count)
 		return false;
 	}
 	for (size_t i = 0; i < count; i++) {
-		void *address = dlsym(handle, symbols[i].name);
+		void *address = real_symbol(handle, symbols[i].name);
 
 		if (!address) {
 			snprintf(reason, sizeof(reason), "%s is too old: it has no %s", name,

@@ -66,6 +66,7 @@ uint64_t clock_ns(void);
 struct settings {
 	bool off;	/* BINPOOL_PRELOAD=0 */
 	bool immediate; /* BINPOOL_PRELOAD_FREE=immediate */
+	bool driver;	/* BINPOOL_PRELOAD_DRIVER=1 */
 };
 
 const struct settings *settings_get(void);
@@ -78,6 +79,11 @@ const char *settings_stats(void);
 void *next_function(const char *name, const char *family, const void *caller);
 /* Whether such a library is loaded; its path, if @path is not NULL. */
 bool library_loaded(const char *family, char *path, size_t room);
+
+/* ---- lookup.c: functions that are looked up ---------------------------------- */
+
+/* What dlsym says, ours not in between. */
+void *real_symbol(void *handle, const char *name);
 
 /* ---- driver.c: the driver's calls that we make ------------------------------ */
 
@@ -187,6 +193,20 @@ int call_flags(const struct call *call, unsigned int *flags, void *ptr);
 int call_device(const struct call *call, void **device, void *ptr, unsigned int flags);
 /* Whether this thread is in one of them. */
 bool call_inside(void);
+
+/* ---- entry.c: what is exported ---------------------------------------------------- */
+
+EXPORT int cudaHostAlloc(void **out, size_t bytes, unsigned int flags);
+EXPORT int cudaMallocHost(void **out, size_t bytes);
+EXPORT int cudaFreeHost(void *ptr);
+EXPORT int cudaHostGetFlags(unsigned int *flags, void *ptr);
+EXPORT int cudaHostGetDevicePointer(void **device, void *ptr, unsigned int flags);
+EXPORT int cuMemHostAlloc(void **out, size_t bytes, unsigned int flags);
+EXPORT int cuMemAllocHost(void **out, unsigned int bytes);
+EXPORT int cuMemAllocHost_v2(void **out, size_t bytes);
+EXPORT int cuMemFreeHost(void *ptr);
+EXPORT int cuMemHostGetFlags(unsigned int *flags, void *ptr);
+EXPORT int cuMemHostGetDevicePointer_v2(void **device, void *ptr, unsigned int flags);
 
 /* ---- serve.c ------------------------------------------------------------------- */
 

@@ -23,8 +23,10 @@ static void read_all(void)
 {
 	const char *on = value_of("BINPOOL_PRELOAD");
 	const char *how = value_of("BINPOOL_PRELOAD_FREE");
+	const char *driver = value_of("BINPOOL_PRELOAD_DRIVER");
 
 	settings.off = on && !strcmp(on, "0");
+	settings.driver = !settings.off && driver && !strcmp(driver, "1");
 	settings.immediate = how && !strcmp(how, "immediate");
 }
 
