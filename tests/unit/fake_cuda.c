@@ -139,7 +139,7 @@ EXPORT int cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned int flags)
 	if (fake.largest && bytes > fake.largest)
 		return INVALID;
 	if (range_find(ptr, bytes) < RANGES)
-		return ALREADY;
+		return fake.unranged ? INVALID : ALREADY;
 	for (i = 0; i < RANGES && ranges[i].bytes; i++)
 		;
 	if (i == RANGES)

@@ -35,8 +35,8 @@ struct fake_cuda {
 	/* Registering: this call fails, from 1 on, and how; above so many bytes it does, too. */
 	unsigned long register_calls, register_fail_at;
 	int register_error;
-	unsigned long long largest;		/* 0: no bound */
-	bool unranged;				/* ranges of pointers are not told */
+	unsigned long long largest; /* 0: no bound */
+	bool unranged; /* ranges are not told, and registering twice is an invalid value */
 	unsigned long registered, unregistered; /* so far, that did not fail */
 	unsigned int register_flags;		/* of the last */
 	long allocated;				/* device memory, in pieces */

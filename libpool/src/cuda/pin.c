@@ -69,10 +69,11 @@ static int current(const struct cuda *cu, struct owner *o)
 	CUresult err = cu->CtxGetCurrent(&o->ctx);
 
 	o->id = 0;
-	if (!err && o->ctx && cu->CtxGetId)
-		err = cu->CtxGetId(o->ctx, &o->id);
 	if (err)
 		return cuda_explain(cu, "cuCtxGetCurrent", err);
+	if (o->ctx && cu->CtxGetId && cu->CtxGetId(o->ctx, &o->id))
+		return refuse(-ENODEV, "CUDA: the context that is current to this thread was "
+				       "destroyed, or reset: make one current");
 	return o->ctx ? 0
 		      : refuse(-ENODEV, "CUDA: no context is current to this thread: make one, or "
 					"call the runtime's cudaFree(0)");
@@ -129,7 +130,16 @@ static bool is_pinned(const struct cuda *cu, const void *ptr)
 	unsigned int type = 0;
 	CUresult err = cu->PointerGetAttribute(&type, CU_POINTER_MEMORY_TYPE, address(ptr));
 
-	return err ? err != CUDA_ERROR_INVALID_VALUE : type == CU_MEMORYTYPE_HOST;
+	switch (err) {
+	case CUDA_SUCCESS:
+		return type == CU_MEMORYTYPE_HOST;
+	case CUDA_ERROR_INVALID_VALUE:
+	case CUDA_ERROR_INVALID_CONTEXT:
+	case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+		return false;
+	default:
+		return true;
+	}
 }
 
 /* Where the registration that @ptr is in ends, if that is known; else NULL. In a context. */
@@ -167,6 +177,17 @@ static int take_foreign(const struct cuda *cu, const struct binpool_extent *exte
 		 "all of it in one piece: that is to be undone first",
 		 (void *)ptr, (unsigned long long)extent->bytes);
 	return refuse(-EBUSY, text);
+}
+
+/* Whether some of it is pinned, as far as pages go. In a context. */
+static bool is_pinned_in_part(const struct cuda *cu, const struct binpool_extent *extent)
+{
+	const char *ptr = extent->ptr;
+	uint64_t at = 0;
+
+	while (at < extent->bytes && !is_pinned(cu, ptr + at))
+		at += page_bytes();
+	return at < extent->bytes;
 }
 
 /* What to ask for. In a context. */
@@ -222,7 +243,9 @@ static int pin_here(const struct cuda *cu, const struct binpool_extent *extent, 
 		e->piece = PIECE_BYTES;
 		err = register_pieces(cu, extent->ptr, extent->bytes, e->piece);
 	}
-	if (err == CUDA_ERROR_REGISTERED) {
+	/* A driver may call that by the other name. */
+	if (err == CUDA_ERROR_REGISTERED ||
+	    (err == CUDA_ERROR_INVALID_VALUE && is_pinned_in_part(cu, extent))) {
 		e->foreign = true;
 		e->piece = extent->bytes;
 		return take_foreign(cu, extent);
