@@ -162,6 +162,11 @@ static int wait_registered(struct binpool *pool)
 	return binpool_wait_registered(pool, live.ptr, 0);
 }
 
+static int register_in_background(struct binpool *pool)
+{
+	return binpool_register_in_background(pool, 0);
+}
+
 static int pool_allocator(struct binpool *pool)
 {
 	struct binpool_allocator_ops out = {.size = sizeof(out)};
@@ -262,6 +267,7 @@ static const struct function {
 	{"add_registrar", add_registrar, HOST, ASKS},
 	{"remove_registrar", remove_registrar, HOST, ASKS},
 	{"wait_registered", wait_registered, HOST, ASKS},
+	{"register_in_background", register_in_background, HOST, ASKS},
 	{"pool_allocator", pool_allocator, BOTH, ASKS},
 	{"poll", poll_fences, BOTH, ASKS},
 	{"export", export, HOST, ASKS},
