@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "preload.h"
 
@@ -90,9 +91,15 @@ static struct binpool *fail(struct binpool *p)
 	return NULL;
 }
 
+static uint64_t memory_bytes(void)
+{
+	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 /* making. */
 static struct binpool *make(void)
 {
+	const uint64_t percent = 80;
 	struct binpool_options o = BINPOOL_OPTIONS_INIT;
 	struct binpool_registrar_ops note = {
 		.size = sizeof(note),
@@ -111,6 +118,11 @@ static struct binpool *make(void)
 		return NULL;
 	}
 	o.name = "preload";
+	/*
+	 * Of a bound that is told, reserved huge pages are taken only if they reach so far: a few,
+	 * which others want, would run dry at once, and getting them is no faster.
+	 */
+	o.max_bytes = memory_bytes() / 100 * percent;
 	/* What is idle goes back, and all that is free when memory is short. */
 	o.flags = BINPOOL_POOL_REAPER;
 	err = library.binpool_create(&p, &o);
