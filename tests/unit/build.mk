@@ -26,6 +26,7 @@ UNIT_FAKE := $(UNIT_BIN)/fake/libcuda.so.1
 UNIT_LINK_test_cuda_fake := $(LIB)/libbinpool-cuda.a
 UNIT_LIBS_test_cuda_fake := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/fake'
 UNIT_LINK_test_cuda_pin := $(LIB)/libbinpool-cuda.a
+UNIT_LINK_test_cuda_large := $(LIB)/libbinpool-cuda.a
 UNIT_LINK_test_cuda_pin_fake := $(LIB)/libbinpool-cuda.a
 UNIT_LIBS_test_cuda_pin_fake := $(UNIT_LIBS_test_cuda_fake)
 UNIT_LINK_test_opencl := $(LIB)/libbinpool-opencl.a

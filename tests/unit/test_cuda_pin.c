@@ -5,117 +5,12 @@
  */
 #include "unit.h"
 
-#include <dlfcn.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <binpool_cuda.h>
 
-/* As the driver's documentation has them. */
-typedef struct CUctx_st *CUcontext;
-typedef struct CUstream_st *CUstream;
-typedef struct CUgraph_st *CUgraph;
-typedef unsigned long long CUdeviceptr;
-
-#define CU_STREAM_NON_BLOCKING	      1
-#define CU_STREAM_CAPTURE_MODE_GLOBAL 0
-#define CU_MEMHOSTREGISTER_PORTABLE   1
-#define CU_MEMORYTYPE_HOST	      1
-#define CU_POINTER_MEMORY_TYPE	      2
-#define CU_POINTER_RANGE_BYTES	      12
-
-static struct {
-	int (*Init)(unsigned int flags);
-	int (*DeviceGet)(int *device, int ordinal);
-	int (*DevicePrimaryCtxRetain)(CUcontext *ctx, int device);
-	int (*DevicePrimaryCtxReset_v2)(int device);
-	int (*DevicePrimaryCtxRelease_v2)(int device);
-	int (*CtxCreate_v2)(CUcontext *ctx, unsigned int flags, int device);
-	int (*CtxDestroy_v2)(CUcontext ctx);
-	int (*CtxSetCurrent)(CUcontext ctx);
-	int (*StreamCreate)(CUstream *stream, unsigned int flags);
-	int (*StreamDestroy_v2)(CUstream stream);
-	int (*StreamBeginCapture_v2)(CUstream stream, int mode);
-	int (*StreamEndCapture)(CUstream stream, CUgraph *graph);
-	int (*GraphDestroy)(CUgraph graph);
-	int (*MemAlloc_v2)(CUdeviceptr *ptr, size_t bytes);
-	int (*MemFree_v2)(CUdeviceptr ptr);
-	int (*MemcpyHtoD_v2)(CUdeviceptr to, const void *from, size_t bytes);
-	int (*MemcpyDtoH_v2)(void *to, CUdeviceptr from, size_t bytes);
-	int (*MemHostRegister_v2)(void *ptr, size_t bytes, unsigned int flags);
-	int (*MemHostUnregister)(void *ptr);
-	int (*PointerGetAttribute)(void *value, int which, CUdeviceptr ptr);
-} cu;
-
-static bool driver;
-static int device;
-static CUcontext context;
-
-#define CALL(name)                                                                                 \
-	{                                                                                          \
-		"cu" #name, &cu.name                                                               \
-	}
-
-static int find_device(void **state)
-{
-	const struct {
-		const char *symbol;
-		void *at;
-	} calls[] = {
-		CALL(Init),
-		CALL(DeviceGet),
-		CALL(DevicePrimaryCtxRetain),
-		CALL(DevicePrimaryCtxReset_v2),
-		CALL(DevicePrimaryCtxRelease_v2),
-		CALL(CtxCreate_v2),
-		CALL(CtxDestroy_v2),
-		CALL(CtxSetCurrent),
-		CALL(StreamCreate),
-		CALL(StreamDestroy_v2),
-		CALL(StreamBeginCapture_v2),
-		CALL(StreamEndCapture),
-		CALL(GraphDestroy),
-		CALL(MemAlloc_v2),
-		CALL(MemFree_v2),
-		CALL(MemcpyHtoD_v2),
-		CALL(MemcpyDtoH_v2),
-		CALL(MemHostRegister_v2),
-		CALL(MemHostUnregister),
-		CALL(PointerGetAttribute),
-	};
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-
-	(void)state;
-	driver = library != NULL;
-	for (size_t i = 0; library && i < sizeof(calls) / sizeof(calls[0]); i++) {
-		void *address = dlsym(library, calls[i].symbol);
-
-		if (!address)
-			return -1;
-		memcpy(calls[i].at, &address, sizeof(address));
-	}
-	if (!driver || cu.Init(0) || cu.DeviceGet(&device, 0)) {
-		printf("# no CUDA device\n");
-		return 0;
-	}
-	return cu.DevicePrimaryCtxRetain(&context, device) || cu.CtxSetCurrent(context);
-}
-
-static void need_device(void)
-{
-	if (!context)
-		skip();
-	assert_int_equal(cu.CtxSetCurrent(context), 0);
-}
-
-static bool is_pinned(const void *ptr)
-{
-	unsigned int type = 0;
-
-	return !cu.PointerGetAttribute(&type, CU_POINTER_MEMORY_TYPE, (uintptr_t)ptr) &&
-	       type == CU_MEMORYTYPE_HOST;
-}
+#include "cuda_driver.h"
 
 static struct binpool_ptr_info info_of(const void *ptr)
 {
