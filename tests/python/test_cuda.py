@@ -254,8 +254,24 @@ class Told(Case):
         with cuda.attach(other, optional=True):
             assert other(100).size == 100
             assert other.counters()["registrations_refused"] == 1
-        fake.current = None
+        # By a thread of the pool's, when it is told to.
         del other
+        later = binpool.MemoryPool("later", "thp", 64 << 20)
+        cuda.attach(later)
+        later.register_in_background(0)
+        buf = later(16 << 20)
+        assert later.counters()["registrations"] == 0
+        raises(BlockingIOError, "", later.wait_registered, buf, 0)
+        raises(TimeoutError, "", later.wait_registered, buf, 0.01)
+        later.register_in_background()
+        later.wait_registered(buf, 60)
+        later.wait_registered()
+        c = later.counters()
+        assert c["registrations"] == c["extents"] == driver.fake_cuda_registrations() > 0
+        raises(ValueError, "written in Python", later.add_registrar, print)
+        del buf
+        later.destroy()
+        fake.current = None
         """)
 
     def test_context_goes(self):
@@ -373,6 +389,11 @@ class Gpu(Case):
             self.raises(BufferError, "", cuda.attach, pool)
         self.assertEqual(pool.counters()["registrations"], 0)
         cuda.attach(pool)
+        pool.register_in_background()
+        host = pool(32 * MIB)
+        pool.wait_registered(host)
+        self.call("cuPointerGetAttribute", ctypes.byref(kind), 2, ctypes.c_uint64(host.ptr))
+        self.assertEqual(kind.value, 1)
 
     def test_context_goes(self):
         pool = cuda.DevicePool()

@@ -526,6 +526,35 @@ class Allocators(Case):
             assert pool.reserved_bytes == 0
             """, errors=["in __del__"])
 
+    def test_in_background(self):
+        pool = thp()
+        pool.wait_registered()
+        buf = pool(100)
+        pool.wait_registered()
+        pool.wait_registered(buf, timeout=0)
+        with pool.add_registrar(lambda *a: None):
+            self.raises(ValueError, "written in Python", pool.register_in_background)
+        pool.register_in_background(bytes_per_second=1 << 30)
+        self.raises(ValueError, "written in Python", pool.add_registrar, lambda *a: None)
+        pool.wait_registered(buf, 60)
+        self.raises(ValueError, "written in Python",
+                    binpool.MemoryPool("x", bytearray).register_in_background)
+        for bad in (-1, float("nan")):
+            self.raises(ValueError, "negative", pool.wait_registered, buf, bad)
+        self.raises(ValueError, "negative", pool.register_in_background, -1)
+        for bad in ("x", b"", [], 1.5):
+            self.assertRaises(TypeError, pool.register_in_background, bad)
+            self.assertRaises(TypeError, pool.wait_registered, bad)
+        self.assertRaises(TypeError, pool.wait_registered, buf, "long")
+        # Its thread ends with it, and with the interpreter.
+        del buf
+        pool.destroy()
+        self.script("""
+            pool = binpool.MemoryPool("x", "thp")
+            pool.register_in_background()
+            sys.kept = pool(1 << 20)
+            """)
+
     def test_registrar(self):
         pool, log = thp(), []
         before = pool(100)

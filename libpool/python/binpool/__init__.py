@@ -15,7 +15,7 @@ all else), and backend_reason why. binpool.opencl is for PyOpenCL.
 from ._backend import MemoryPool, PooledBuffer
 from ._backend import name as backend
 from ._backend import reason as backend_reason
-from ._pool import Registrar
+from ._registrar import Registrar
 from ._share import Import, Share, pressure_fd, query
 from ._statistics import MemoryPoolStatistics
 

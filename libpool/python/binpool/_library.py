@@ -20,7 +20,7 @@ BUF_ZEROED = 1 << 16
 BUF_WAIT = 1 << 17
 FENCE_EVENTFD, FENCE_CALLBACK = 1, 3
 UNKNOWN = 0xffffffff
-CACHE_AUTO = (1 << 64) - 1
+CACHE_AUTO = UNLIMITED = (1 << 64) - 1
 REPORT_TABLE, REPORT_KEYS = 0, 1
 
 ALLOC = CFUNCTYPE(c_int, c_void_p, c_uint64, POINTER(c_void_p))
@@ -152,6 +152,8 @@ FUNCTIONS = {
     "last_error": (c_char_p,),
     "set_last_error": (None, c_char_p),
     "add_registrar": (c_int, c_void_p, POINTER(RegistrarOps), POINTER(c_uint64)),
+    "register_in_background": (c_int, c_void_p, c_uint64),
+    "wait_registered": (c_int, c_void_p, c_void_p, c_uint32),
     "remove_registrar": (c_int, c_void_p, c_uint64),
 }
 

@@ -9,12 +9,12 @@ members of these two, so that no class stands between a caller and the fast path
 import ctypes
 import os
 
-from . import _library
+from . import _library, _registrar
 from ._arguments import c_string, one_of, uint64, within
-from ._callbacks import (Callables, allocator_ops, fence, forget_fence, main_interpreter_only,
-                         registrar_ops)
+from ._callbacks import Callables, allocator_ops, fence, forget_fence, main_interpreter_only
 from ._errors import check, exception
 from ._library import lib
+from ._registrar import NO_PYTHON, RegistrarMembers
 from ._share import Share
 from ._statistics import MemoryPoolStatistics
 
@@ -110,7 +110,7 @@ class PoolMembers:
     """
 
     # Of one that is not made, or not yet.
-    _name, _callables, _reaper, _registrars = "", None, False, ()
+    _name, _callables, _reaper = "", None, False
 
     def __init__(self, name="binpool", allocator=None, max_alloc_bytes=None, mantissa_bits=4,
                  verbose=None, *, kind="host", node=-1, strict_node=False, classes="tight",
@@ -409,55 +409,7 @@ class PoolMembers:
         """As empty(), all zero."""
         return self.empty(shape, dtype, order, alignment=alignment, zeroed=True)
 
-    # ---- Registrars
-
-    def add_registrar(self, attach, detach=None, name="python", *, optional=False):
-        """Has all memory of the pool made known to somebody, now and whenever there is more.
-
-        attach(ptr, nbytes, fd, node) is called for each extent before a buffer of it is handed
-        out; what it raises the allocation raises. detach, with what attach returned, is called
-        before the memory goes. optional: an extent that it refuses is used all the same, and counted
-        in registrations_refused. Neither may use the pool (OSError, EDEADLK). Returns a Registrar.
-        """
-        main_interpreter_only("a registrar")
-        for what, function in (("attach", attach), ("detach", detach)):
-            if not callable(function) and (function is not None or what == "attach"):
-                raise TypeError(f"{what} {function!r} is no callable")
-        name = c_string("name", name)
-        self.ptr  # raises if it is destroyed
-        if self._reaper:
-            raise ValueError(NO_PYTHON)
-        callables, number = Callables(attach, detach), ctypes.c_uint64()
-        ops = registrar_ops(name, callables, _library.REGISTRAR_OPTIONAL if optional else 0)
-        # For as long as the pool may call it.
-        self._callbacks.append(ops)
-        try:
-            self._ask(lib.add_registrar, ctypes.byref(ops), ctypes.byref(number))
-        except BaseException:
-            self._callbacks.remove(ops)
-            raise
-        self._registrars[number.value] = callables, ops
-        return Registrar(self, number.value)
-
     # ---- The end
-
-    def _remove_registrar(self, number):
-        callables, ops = self._registrars.get(number, (None, None))
-        if callables:
-            callables.keep()
-        try:
-            self._ask(lib.remove_registrar, number)
-        finally:
-            if callables:
-                callables.let_go()
-        if ops:
-            del self._registrars[number]
-            self._callbacks.remove(ops)
-
-    def _before_collection(self):
-        """Whoever knows of the memory is told while he can be: a collector comes."""
-        for number in list(getattr(self, "_registrars", ())):
-            self._remove_registrar(number)
 
     def __enter__(self):
         return self
@@ -550,35 +502,6 @@ class BufferMembers:
         return f"<binpool.PooledBuffer of {self.size} bytes at {self.ptr:#x}>"
 
 
-class Registrar:
-    """Somebody whom a pool makes its memory known to."""
-
-    def __init__(self, pool, number):
-        if not isinstance(pool, PLAIN):
-            raise TypeError(f"{pool!r} is no pool")
-        self._pool, self._number = pool, uint64(number)
-
-    def remove(self):
-        """Detaches all memory and forgets it; a second time does nothing."""
-        pool, self._pool = self._pool, None
-        if pool is None:
-            return
-        try:
-            pool._remove_registrar(self._number)
-        except BaseException:
-            self._pool = pool
-            raise
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self.remove()
-
-
-# It may outlast the interpreter, and would wait for its lock for ever.
-NO_PYTHON = "a pool's own thread (reaper) calls nothing that is written in Python"
-
 # The backend's MemoryPool.
 PLAIN = ()
 
@@ -587,11 +510,12 @@ SPECIAL = ("__init__", "__enter__", "__exit__", "__repr__")
 
 def complete(backend):
     """Gives the backend's two classes the members of this module."""
-    for members, cls in ((PoolMembers, backend.MemoryPool), (BufferMembers, backend.PooledBuffer)):
+    for members, cls in ((RegistrarMembers, backend.MemoryPool), (PoolMembers, backend.MemoryPool),
+                         (BufferMembers, backend.PooledBuffer)):
         for name, member in vars(members).items():
             if not name.startswith("__") or name in SPECIAL:
                 setattr(cls, name, member)
     backend.MemoryPool.__doc__ = PoolMembers.__doc__
     global PLAIN
-    PLAIN = backend.MemoryPool
+    PLAIN = _registrar.POOL = backend.MemoryPool
     backend.MemoryPool._buffer_type = backend.PooledBuffer

@@ -20,7 +20,7 @@ import operator
 from . import _library
 from ._backend import MemoryPool, PooledBuffer
 from ._errors import check
-from ._pool import Registrar
+from ._registrar import Registrar
 
 _, _lib = _library.open_library("libbinpool-cuda.so.0", {
     "free_on_cuda_stream": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),

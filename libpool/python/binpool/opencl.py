@@ -21,7 +21,7 @@ from . import _library
 from ._arguments import uint64
 from ._backend import MemoryPool, PooledBuffer
 from ._errors import check
-from ._pool import Registrar
+from ._registrar import Registrar
 
 _FUNCTIONS = {
     "cl_attach": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
