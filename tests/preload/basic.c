@@ -199,6 +199,8 @@ static void looked_up(const struct plugin *driver)
 	unsigned int flags;
 	void *ptr, *device;
 
+	CHECK((void *)driver->malloc_host == dlsym(RTLD_DEFAULT, "cuMemAllocHost_v2"));
+	CHECK((void *)driver->get_device == dlsym(RTLD_DEFAULT, "cuMemHostGetDevicePointer_v2"));
 	start_driver();
 	make_context(0);
 	ptr = served(driver, 3 * MIB, 1);
@@ -230,7 +232,7 @@ void scenario_looked_up_by_name(void)
 	/* What there is not is not there, and all else is the driver's. */
 	CHECK(!dlsym(handle, "cuMemAllocHost_v3") && !dlsym(handle, "cudaHostAlloc"));
 	CHECK(dlsym(handle, "cuInit"));
-	CHECK(!dlsym(dlopen(NULL, RTLD_NOW), "cuInit"));
+	CHECK(!dlsym(dlopen("libc.so.6", RTLD_NOW), "cuMemHostAlloc"));
 	*(void **)&get = dlsym(handle, "cuGetProcAddress_v2");
 	CHECK(!get("cuCtxSynchronize", &function, 12000, 0, &status) && !status);
 	CHECK(function == dlsym(handle, "cuCtxSynchronize"));
@@ -241,8 +243,10 @@ void scenario_looked_up_by_name(void)
 void scenario_not_looked_up(void)
 {
 	static const char *const names[] = {"lookup_plugin", "by_name_plugin"};
+	int (*get)(const char *, void **, int, unsigned long long, int *);
 	struct fake *fake = driver_state();
-	void *ptr;
+	void *ptr, *function;
+	int status;
 
 	start_driver();
 	make_context(0);
@@ -253,6 +257,10 @@ void scenario_not_looked_up(void)
 		CHECK(fake->host_allocs == i + 1);
 		CHECK(!driver->free_host(ptr) && fake->host_frees == i + 1);
 	}
+	/* What was linked with the driver calls ours, which changes nothing either. */
+	*(void **)&get = dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2");
+	CHECK(get && !get("cuMemHostAlloc", &function, 12000, 0, &status) && function);
+	CHECK(function != dlsym(RTLD_DEFAULT, "cuMemHostAlloc"));
 	CHECK(!is_mapped("libbinpool.so"));
 }
 

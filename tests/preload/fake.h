@@ -40,7 +40,10 @@ unsigned long fake_regions(void);
 int fake_pinned(const void *ptr, size_t bytes);
 /* Another context than the primary one of the device; current from now on. */
 void *fake_make_context(int device);
-/* Ends the primary context of the device, and what was registered in it. */
+/*
+ * Ends the primary context of the device, and what was registered in it. It stays current to the
+ * threads that it was current to, but is of no use to them.
+ */
 void fake_reset(int device);
 
 /* What a plugin has: the runtime's or the driver's functions, as its caller reaches them. */

@@ -226,7 +226,6 @@ EXPORT void fake_reset(int device)
 	pthread_mutex_lock(&lock);
 	context_end(&contexts[device]);
 	pthread_mutex_unlock(&lock);
-	depth = 0;
 }
 
 EXPORT void *fake_make_context(int device)

@@ -20,6 +20,7 @@ static struct {
 	int (*retain)(struct CUctx_st **context, int device);
 	int (*get_current)(struct CUctx_st **context);
 	int (*set_current)(struct CUctx_st *context);
+	int (*id)(struct CUctx_st *context, unsigned long long *id);
 	int (*alloc)(void **out, size_t bytes, unsigned int flags);
 	int (*free)(void *ptr);
 	int (*flags)(unsigned int *flags, void *ptr);
@@ -40,6 +41,7 @@ static void load(void)
 	*(void **)&driver.retain = dlsym(library, "cuDevicePrimaryCtxRetain");
 	*(void **)&driver.get_current = dlsym(library, "cuCtxGetCurrent");
 	*(void **)&driver.set_current = dlsym(library, "cuCtxSetCurrent");
+	*(void **)&driver.id = dlsym(library, "cuCtxGetId");
 #ifdef BY_SYMBOL
 	*(void **)&driver.alloc = dlsym(RTLD_DEFAULT, "cuMemHostAlloc");
 	*(void **)&driver.free = dlsym(RTLD_DEFAULT, "cuMemFreeHost");
@@ -63,12 +65,13 @@ static int answer(int err)
 static int begin(void)
 {
 	struct CUctx_st *context = NULL;
+	unsigned long long id;
 	int err;
 
 	pthread_once(&once, load);
 	if (!library)
 		return answer(INSUFFICIENT_DRIVER);
-	if (!driver.get_current(&context) && context)
+	if (!driver.get_current(&context) && context && !driver.id(context, &id))
 		return 0;
 	err = driver.retain(&context, device_of_thread);
 	return answer(err ? err : driver.set_current(context));

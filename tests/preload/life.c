@@ -210,14 +210,12 @@ void scenario_reset(void)
 	registers = fake->registers;
 	reset_device(0);
 	CHECK(regions() == 0);
-	CHECK(!cuda->use_device(0));
 	ptr = served(cuda, MIB, 0);
 	CHECK(fake->registers > registers);
 	CHECK(!cuda->free_host(ptr));
 	/* Freed while nothing is registered. */
 	ptr = served(cuda, MIB, 0);
 	reset_device(0);
-	CHECK(!cuda->use_device(0));
 	CHECK(!cuda->free_host(ptr));
 	CHECK(!cuda->free_host(served(cuda, MIB, 0)));
 }

@@ -48,7 +48,11 @@ const struct driver *driver_get(void)
 CUcontext driver_context(const struct driver *cu)
 {
 	CUcontext context = NULL;
+	unsigned long long id;
 
 	/* An error is that nobody has initialised the driver yet. */
-	return cu->CtxGetCurrent(&context) ? NULL : context;
+	if (cu->CtxGetCurrent(&context) || !context)
+		return NULL;
+	/* A device that was reset leaves threads with a context that has ended. */
+	return cu->CtxGetId && cu->CtxGetId(context, &id) ? NULL : context;
 }
