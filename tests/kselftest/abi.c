@@ -145,7 +145,7 @@ FIXTURE_TEARDOWN(call)
 	EXPECT_EQ(self->next_fd, fd_next(self->dev));
 	close(self->block);
 	close(self->dev);
-	EXPECT_TRUE(attr_becomes("active_bytes", 0, 1000));
+	EXPECT_TRUE(attr_becomes("active_bytes", 0, SOON_MS));
 	EXPECT_EQ(0, log_count_bad(self->log));
 }
 

@@ -37,7 +37,7 @@ FIXTURE_TEARDOWN(big)
 	close(self->dev);
 	if (_metadata->exit_code == KSFT_FAIL)
 		return;
-	EXPECT_TRUE(attr_becomes("managed_bytes", 0, 1000));
+	EXPECT_TRUE(attr_becomes("managed_bytes", 0, SOON_MS));
 	EXPECT_EQ(0, log_count_bad(self->log));
 }
 

@@ -160,14 +160,15 @@ TEST_F_TIMEOUT(empty, whole_limit, 120)
 	const __u64 len = 4 * self->frame;
 	int overlaps = 0;
 
-	for (size_t i = 0; i < ARRAY_SIZE(manners); i++) {
+	for (size_t i = 0; i < ARRAY_SIZE(manners) || (overlaps <= 10 && i < 40); i++) {
+		const __u32 flags = manners[i % ARRAY_SIZE(manners)];
 		int more;
 
 		ASSERT_TRUE(hold_run(self->dev, len, (__u64)self->max_bytes));
-		more = whole_limit(self->dev, len, manners[i], 150);
+		more = whole_limit(self->dev, len, flags, 150);
 		ASSERT_LE(0, more)
 		{
-			TH_LOG("flags %#x", manners[i]);
+			TH_LOG("flags %#x", flags);
 		}
 		overlaps += more;
 	}
@@ -359,7 +360,7 @@ TEST_F_TIMEOUT(empty, poisoned_frame_amid_a_request, 60)
 	madvise(p + 3 * self->frame + 5 * page_bytes(), page_bytes(), MADV_HWPOISON);
 	munmap(p, len);
 	close(fd);
-	ASSERT_TRUE(attr_becomes("held_bytes", len, 3000));
+	ASSERT_TRUE(attr_becomes("held_bytes", len, SOON_MS));
 	ASSERT_EQ(0, attr_write("max_bytes", len));
 	cleaned = attr_read(INLINE);
 	fd = block_alloc(self->dev, len);
@@ -372,8 +373,14 @@ TEST_F_TIMEOUT(empty, poisoned_frame_amid_a_request, 60)
 	close(fd);
 }
 
-/* Makes the system ask for memory again and again; the longest pause is in *@gap. */
-static void ask_for_memory(volatile __u64 *gap)
+/* Of who asks for memory: how often he did, and the longest pause between two times. */
+struct asked {
+	__u64 times;
+	__u64 gap;
+};
+
+/* Makes the system ask for memory again and again. */
+static void ask_for_memory(volatile struct asked *asked)
 {
 	__u64 last = now_ms();
 
@@ -385,8 +392,9 @@ static void ask_for_memory(volatile __u64 *gap)
 
 		number_write(DROP_CACHES, 2);
 		now = now_ms();
-		*gap = now - last > *gap ? now - last : *gap;
+		asked->gap = now - last > asked->gap ? now - last : asked->gap;
 		last = now;
+		asked->times++;
 	}
 }
 
@@ -394,27 +402,33 @@ static void ask_for_memory(volatile __u64 *gap)
 TEST_F_TIMEOUT(empty, rests_in_a_shortage, 120)
 {
 	const __u64 len = 16 * self->frame;
-	volatile __u64 *gap =
+	volatile struct asked *asked =
 		mmap(NULL, page_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	bool rested = false;
 	pid_t pid = fork();
 
 	ASSERT_LE(0, pid);
 	if (!pid)
-		ask_for_memory(gap);
+		ask_for_memory(asked);
 	/* A rest is of 100 ms; if it was not asked for so long, nothing was tested. */
 	for (int tries = 0; tries < 20 && !rested; tries++) {
 		long long background;
 
 		sleep_ms(200);
 		background = attr_read(BACKGROUND);
-		*gap = 0;
+		asked->gap = 0;
 		ASSERT_EQ(0, hold_dirty(self->dev, len));
 		sleep_ms(300);
 		rested = !MOVED(BACKGROUND, background);
 		if (!rested) {
-			TH_LOG("cleaned while not asked for %llu ms", (unsigned long long)*gap);
-			ASSERT_LT(50, *gap);
+			__u64 times = asked->times;
+
+			/* The pause may still go on. */
+			while (asked->times < times + 2)
+				sleep_ms(10);
+			TH_LOG("cleaned while not asked for %llu ms",
+			       (unsigned long long)asked->gap);
+			ASSERT_LT(50, asked->gap);
 		}
 	}
 	kill(pid, SIGKILL);
@@ -511,8 +525,8 @@ TEST_F_TIMEOUT(empty, killed_while_cleaning, 120)
 		kill(pid, SIGKILL);
 		killed_ms = now_ms();
 		child_status(pid);
-		ASSERT_GE(3000, now_ms() - killed_ms);
-		ASSERT_TRUE(attr_becomes("held_bytes", len, 3000));
+		ASSERT_GE(10000, now_ms() - killed_ms);
+		ASSERT_TRUE(attr_becomes("held_bytes", len, 10000));
 		ASSERT_EQ(0, attr_read("active_bytes"));
 		ASSERT_EQ((long long)len, attr_read("managed_bytes"));
 		at_kill = attr_read(INLINE) - before;

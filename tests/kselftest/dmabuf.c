@@ -63,8 +63,8 @@ FIXTURE_TEARDOWN(dmabuf)
 	drop(&self->fd);
 	drop(&self->buf);
 	EXPECT_EQ(self->fds, count_fds());
-	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, 5000));
-	EXPECT_TRUE(attr_becomes("active_bytes", (__u64)self->before.v[1], 1000));
+	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
+	EXPECT_TRUE(attr_becomes("active_bytes", (__u64)self->before.v[1], SOON_MS));
 	close(self->dev);
 	EXPECT_EQ(0, log_count_bad(self->log));
 }
@@ -455,7 +455,7 @@ TEST_F(dmabuf, scm_rights)
 	ASSERT_ACTIVE(len);
 	close(pair[0]);
 	close(pair[1]);
-	ASSERT_TRUE(attr_becomes("active_bytes", (__u64)self->before.v[1], 1000));
+	ASSERT_TRUE(attr_becomes("active_bytes", (__u64)self->before.v[1], SOON_MS));
 }
 
 /* Pages pinned through the dma-buf's mapping: limbo, as with the block's own. */
@@ -478,7 +478,7 @@ TEST_F(dmabuf, pinned)
 	close(ends[0]);
 	close(ends[1]);
 	free(got);
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 2000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 }
 
 /* Registered with io_uring through the dma-buf's mapping, if the kernel can, and read into. */
@@ -510,7 +510,7 @@ TEST_F(dmabuf, uring)
 	ASSERT_EQ(fixed ? (long long)self->len : 0, attr_read("limbo_bytes"));
 	io_uring_queue_exit(&ring);
 	close(file);
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 }
 
 /* Killed at any point between the block and the mapping of its dma-buf. */
@@ -538,8 +538,8 @@ TEST_F_TIMEOUT(dmabuf, sigkill, 120)
 		sleep_ms((unsigned int)rand_r(&seed) % 30);
 		kill(pid, SIGKILL);
 		ASSERT_EQ(128 + SIGKILL, child_status(pid));
-		ASSERT_TRUE(
-			attr_becomes("active_bytes", (__u64)self->before.v[1] + self->len, 1000));
+		ASSERT_TRUE(attr_becomes("active_bytes", (__u64)self->before.v[1] + self->len,
+					 SOON_MS));
 	}
 }
 

@@ -95,7 +95,7 @@ TEST_F(pool, drm_vgem)
 			gem.handle = handle.handle;
 			ASSERT_EQ(0, request(card, GEM_CLOSE, &gem));
 		}
-		ASSERT_TRUE(attr_becomes("active_bytes", (__u64)self->before.v[1], 1000));
+		ASSERT_TRUE(attr_becomes("active_bytes", (__u64)self->before.v[1], SOON_MS));
 	}
 	close(card);
 	module_insert("-r vgem");
@@ -178,7 +178,7 @@ static int take_images(int dev, int camera, __u64 active)
 	CHECK(!request(camera, VIDIOC_STREAMOFF, &type));
 	want.count = 0;
 	CHECK(!request(camera, VIDIOC_REQBUFS, &want));
-	CHECK(attr_becomes("active_bytes", active, 1000));
+	CHECK(attr_becomes("active_bytes", active, SOON_MS));
 	return 0;
 }
 

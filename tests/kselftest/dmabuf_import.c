@@ -60,8 +60,8 @@ FIXTURE_TEARDOWN(import)
 		return;
 	}
 	EXPECT_EQ(self->fds, count_fds());
-	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, 5000));
-	EXPECT_TRUE(attr_becomes("active_bytes", (__u64)self->before.v[1], 1000));
+	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
+	EXPECT_TRUE(attr_becomes("active_bytes", (__u64)self->before.v[1], SOON_MS));
 	if (self->loaded) {
 		EXPECT_EQ(0, syscall(SYS_delete_module, "importer", O_NONBLOCK));
 	}

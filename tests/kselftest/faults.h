@@ -197,7 +197,7 @@ FIXTURE_TEARDOWN(faults)
 		return;
 	close(self->s.dev);
 	close(self->s.nth);
-	EXPECT_TRUE(attr_becomes("active_bytes", 0, 1000));
+	EXPECT_TRUE(attr_becomes("active_bytes", 0, SOON_MS));
 	EXPECT_EQ(0, log_count_bad(self->log));
 }
 

@@ -39,7 +39,7 @@ FIXTURE_TEARDOWN(gigabyte)
 	close(self->dev);
 	if (_metadata->exit_code == KSFT_FAIL)
 		return;
-	EXPECT_TRUE(attr_becomes("managed_bytes", 0, 5000));
+	EXPECT_TRUE(attr_becomes("managed_bytes", 0, SOON_MS));
 	EXPECT_EQ(self->kills, oom_kills());
 	EXPECT_EQ(0, log_count_bad(self->log));
 }

@@ -196,8 +196,8 @@ FIXTURE_SETUP(holders)
 FIXTURE_TEARDOWN(holders)
 {
 	close(self->dev);
-	EXPECT_TRUE(attr_becomes("active_bytes", 0, 2000));
-	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, 5000));
+	EXPECT_TRUE(attr_becomes("active_bytes", 0, SOON_MS));
+	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	EXPECT_EQ(0, log_count_bad(self->log));
 }
 
@@ -261,7 +261,7 @@ TEST_F(holders, limbo_is_shown)
 	char *p = block_map(fd, 3 * self->frame);
 	struct iovec part = {p + self->frame, page_bytes()};
 	struct holder h;
-	__u64 end = now_ms() + 3000;
+	__u64 end = now_ms() + SOON_MS;
 
 	ASSERT_NE(MAP_FAILED, (void *)p);
 	*(p + self->frame) = 1;
@@ -311,7 +311,7 @@ TEST_F(holders, closed_where_a_reader_stopped)
 /* Of several, those that are left. */
 TEST_F(holders, limbo_goes_down)
 {
-	const __u64 len = 4 * self->frame, end = now_ms() + 3000 * slowness();
+	const __u64 len = 4 * self->frame, end = now_ms() + SOON_MS * slowness();
 	int fd = block_alloc(self->dev, len), ends[2][2];
 	char *p = block_map(fd, len);
 	struct holder h;

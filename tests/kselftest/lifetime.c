@@ -203,7 +203,7 @@ TEST_F(pool, scm_rights)
 	ASSERT_ACTIVE(len);
 	close(pair[0]);
 	close(pair[1]);
-	ASSERT_TRUE(attr_becomes("active_bytes", (__u64)self->before.v[1], 1000));
+	ASSERT_TRUE(attr_becomes("active_bytes", (__u64)self->before.v[1], SOON_MS));
 }
 
 /* A process that ends without closing or unmapping anything. */
@@ -249,7 +249,7 @@ TEST_F_TIMEOUT(pool, sigkill, 120)
 		sleep_ms((unsigned int)rand_r(&seed) % 30);
 		kill(pid, SIGKILL);
 		ASSERT_EQ(128 + SIGKILL, child_status(pid));
-		ASSERT_TRUE(attr_becomes("active_bytes", (__u64)self->before.v[1], 1000));
+		ASSERT_TRUE(attr_becomes("active_bytes", (__u64)self->before.v[1], SOON_MS));
 	}
 }
 

@@ -37,7 +37,7 @@ FIXTURE_SETUP(limbo)
 	ASSERT_EQ(0, device_info(self->dev, &info));
 	self->frame = info.frame_bytes;
 	ASSERT_EQ(0, attr_write("free_held", 1));
-	ASSERT_TRUE(attr_becomes("managed_bytes", 0, 1000));
+	ASSERT_TRUE(attr_becomes("managed_bytes", 0, SOON_MS));
 
 	fd = block_alloc(self->dev, 4 * self->frame);
 	ASSERT_LE(0, fd);
@@ -59,7 +59,7 @@ FIXTURE_TEARDOWN(limbo)
 	close(self->ends[1]);
 	if (_metadata->exit_code == KSFT_FAIL)
 		return;
-	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	EXPECT_EQ(0, attr_read("active_bytes"));
 	EXPECT_EQ(attr_read("managed_bytes"), attr_read("held_bytes"));
 	close(self->dev);
@@ -94,8 +94,8 @@ TEST_F(limbo, one_frame)
 	sleep_ms(300);
 	ASSERT_EQ((long long)self->frame, attr_read("limbo_bytes"));
 	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 2000));
-	ASSERT_TRUE(attr_becomes("held_bytes", 4 * self->frame, 1000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
+	ASSERT_TRUE(attr_becomes("held_bytes", 4 * self->frame, SOON_MS));
 	/* Nothing is paid for that is held. */
 	ASSERT_EQ(0, device_info(self->dev, &info));
 	ASSERT_EQ(0, info.opener_bytes);
@@ -144,7 +144,7 @@ TEST_F(limbo, clean_afterwards)
 	char *p;
 
 	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 2000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	fd = block_alloc(self->dev, 4 * self->frame);
 	ASSERT_LE(0, fd);
 	ASSERT_EQ((long long)(4 * self->frame), attr_read("managed_bytes"));
@@ -177,8 +177,8 @@ TEST_F(limbo, alloc_waits)
 
 	ASSERT_EQ(0, attr_write("max_bytes", 4 * self->frame));
 	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "20000"));
-	ASSERT_EQ(0, pthread_create(&thread, NULL, drain_later, self->ends));
 	start = now_ms();
+	ASSERT_EQ(0, pthread_create(&thread, NULL, drain_later, self->ends));
 	fd = block_alloc(self->dev, 4 * self->frame);
 	ASSERT_LE(0, fd);
 	ASSERT_LE(250, now_ms() - start);
@@ -192,23 +192,22 @@ TEST_F(limbo, alloc_waits)
 TEST_F(limbo, alloc_does_not_wait_for_ever)
 {
 	struct binpool_alloc a = alloc_request(4 * self->frame, BINPOOL_ALLOC_NOWAIT);
-	__u64 start = now_ms(), took;
+	__u64 start, took;
 
 	ASSERT_EQ(0, attr_write("max_bytes", 4 * self->frame));
+	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "30000"));
+	start = now_ms();
 	ASSERT_EQ(-ENOSPC, device_alloc(self->dev, &a));
-	took = now_ms() - start;
-	ASSERT_GE(250, took);
 	ASSERT_EQ(4 * self->frame, a.managed_bytes);
+	/* What needs no limbo is served meanwhile at once. */
+	close(block_alloc(self->dev, 3 * self->frame));
+	ASSERT_GE(15000, now_ms() - start);
 	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "500"));
 	start = now_ms();
 	ASSERT_EQ(-ENOSPC, block_alloc(self->dev, 4 * self->frame));
 	took = now_ms() - start;
 	ASSERT_LE(400, took);
-	ASSERT_GE(2500, took);
-	/* What needs no limbo is served meanwhile at once. */
-	start = now_ms();
-	close(block_alloc(self->dev, 3 * self->frame));
-	ASSERT_GE(250, now_ms() - start);
+	ASSERT_GE(15000, took);
 }
 
 /* What has left limbo is waited for no more. */
@@ -218,7 +217,7 @@ TEST_F(limbo, no_wait_after_limbo)
 	int fd;
 
 	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 2000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	ASSERT_EQ(0, attr_write("max_bytes", 4 * self->frame));
 	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "20000"));
 	fd = block_alloc(self->dev, 4 * self->frame);
@@ -235,7 +234,7 @@ TEST_F(limbo, seen_after_a_long_pin)
 	/* The pauses would be of 4 s by now, were they not bounded by one. */
 	sleep_ms(4800);
 	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 2000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
 }
 
 /* Killed while it waits: gone at once. */
@@ -255,7 +254,7 @@ TEST_F(limbo, wait_is_killable)
 	ASSERT_EQ(0, waitpid(pid, NULL, WNOHANG));
 	kill(pid, SIGKILL);
 	ASSERT_EQ(128 + SIGKILL, child_status(pid));
-	ASSERT_GE(1500, now_ms() - start);
+	ASSERT_GE(10000, now_ms() - start);
 }
 
 /* The administrator may have it given up: the pinner keeps it, we count it. */
@@ -268,7 +267,7 @@ TEST_F(limbo, given_up)
 	sleep_ms(600);
 	ASSERT_EQ((long long)self->frame, attr_read("limbo_bytes"));
 	ASSERT_EQ(0, text_write(PARAMETERS "limbo_max_ms", "100"));
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	ASSERT_EQ(dropped + (long long)self->frame, attr_read("pinned_dropped_bytes"));
 	ASSERT_EQ((long long)(3 * self->frame), attr_read("managed_bytes"));
 	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
@@ -280,7 +279,7 @@ TEST_F(limbo, no_holding)
 	ASSERT_EQ(0, attr_write("holding", 0));
 	ASSERT_EQ((long long)self->frame, attr_read("managed_bytes"));
 	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
-	ASSERT_TRUE(attr_becomes("managed_bytes", 0, 2000));
+	ASSERT_TRUE(attr_becomes("managed_bytes", 0, SOON_MS));
 	ASSERT_EQ(0, attr_write("holding", 1));
 }
 
@@ -301,14 +300,14 @@ TEST_F(limbo, uring)
 	ASSERT_EQ(0, device_info(self->dev, &info));
 	fixed = info.features & BINPOOL_FEATURE_URING_FIXED;
 	ASSERT_TRUE(drain(self->ends[0], self->pin_at));
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 2000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	ASSERT_EQ(0, io_uring_queue_init(8, &ring, 0));
 	ASSERT_EQ(fixed ? 0 : -EOPNOTSUPP, io_uring_register_buffers(&ring, &half, 1));
 	munmap(p, len);
 	close(fd);
 	ASSERT_EQ(fixed ? (long long)(len / 2) : 0, attr_read("limbo_bytes"));
 	ASSERT_EQ(fixed ? 0 : -ENXIO, io_uring_unregister_buffers(&ring));
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	io_uring_queue_exit(&ring);
 }
 
@@ -360,12 +359,12 @@ TEST_F_TIMEOUT(limbo, pinned_and_killed, 120)
 		/* The first ten one right after the other, then each when the last one's is back.
 		 */
 		if (i == 9) {
-			ASSERT_TRUE(attr_becomes("active_bytes", 0, 5000));
-			ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 5000));
+			ASSERT_TRUE(attr_becomes("active_bytes", 0, SOON_MS));
+			ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 			managed = attr_read("managed_bytes");
 		}
 		if (i >= 9)
-			ASSERT_TRUE(attr_becomes("held_bytes", (__u64)managed, 5000));
+			ASSERT_TRUE(attr_becomes("held_bytes", (__u64)managed, SOON_MS));
 	}
 	ASSERT_EQ(managed, attr_read("managed_bytes"));
 	ASSERT_EQ(0, attr_read("active_bytes"));

@@ -209,7 +209,7 @@ TEST_F(budget, memlock_in_limbo)
 	ASSERT_EQ(-EDQUOT, alloc_as(ALICE, dev, &a));
 	ASSERT_LE(400, now_ms() - start);
 	close_pipe(ends);
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	ASSERT_EQ(0, charged(dev));
 	ASSERT_EQ(0, alloc_as(ALICE, dev, &a));
 	close(a.fd);
@@ -256,7 +256,7 @@ TEST_F(budget, memlock_counts_twice_with_io_uring)
 	io_uring_queue_exit(&ring);
 	munmap(whole.iov_base, whole.iov_len);
 	close(a.fd);
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	ASSERT_EQ(0, charged(dev));
 	close(dev);
 }

@@ -49,8 +49,8 @@ FIXTURE_TEARDOWN(phys)
 	if (_metadata->exit_code == KSFT_FAIL)
 		return;
 	EXPECT_EQ(0, attr_read("quarantine_bytes"));
-	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
-	EXPECT_TRUE(attr_becomes("active_bytes", 0, 1000));
+	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
+	EXPECT_TRUE(attr_becomes("active_bytes", 0, SOON_MS));
 	EXPECT_EQ(self->fds, count_fds());
 	EXPECT_EQ(0, log_count_bad(self->log));
 }
@@ -439,7 +439,7 @@ TEST_F(phys, pinned)
 	ASSERT_EQ(NULL, strstr(text, " quarantine "));
 	ASSERT_EQ((ssize_t)part_len, read(ends[0], got, part_len));
 	ASSERT_TRUE(filled(got, part_len, 1, self->frame));
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 2000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	ASSERT_EQ(0, device_info(self->dev, &info));
 	ASSERT_EQ(0, info.opener_bytes);
 	close(ends[0]);
@@ -521,7 +521,7 @@ TEST_F_TIMEOUT(phys, sigkill, 60)
 			kill(pids[i], SIGKILL);
 			ASSERT_EQ(128 + SIGKILL, child_status(pids[i]));
 		}
-		ASSERT_TRUE(attr_becomes("active_bytes", 0, 1000));
+		ASSERT_TRUE(attr_becomes("active_bytes", 0, SOON_MS));
 		ASSERT_EQ(attr_read("managed_bytes"),
 			  attr_read("held_bytes") + attr_read("quarantine_bytes"));
 	}

@@ -110,8 +110,8 @@ FIXTURE_TEARDOWN(pin)
 		munmap(self->p, self->len);
 	if (self->fd >= 0)
 		close(self->fd);
-	EXPECT_TRUE(attr_becomes("active_bytes", 0, 1000));
-	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	EXPECT_TRUE(attr_becomes("active_bytes", 0, SOON_MS));
+	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	close(self->dev);
 	EXPECT_EQ(0, log_count_bad(self->log));
 }

@@ -27,7 +27,7 @@ FIXTURE_SETUP(poison)
 	ASSERT_EQ(0, device_info(self->dev, &info));
 	self->frame = info.frame_bytes;
 	ASSERT_EQ(0, attr_write("free_held", 1));
-	ASSERT_TRUE(attr_becomes("managed_bytes", 0, 1000));
+	ASSERT_TRUE(attr_becomes("managed_bytes", 0, SOON_MS));
 	self->retired = attr_read("retired_bytes");
 	fd = block_alloc(self->dev, self->frame);
 	ASSERT_LE(0, fd);
@@ -38,7 +38,7 @@ FIXTURE_SETUP(poison)
 	madvise(p + 3 * page_bytes(), page_bytes(), MADV_HWPOISON);
 	munmap(p, self->frame);
 	close(fd);
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 }
 
 /* Retired, and in nobody's account any more. */

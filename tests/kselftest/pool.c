@@ -93,7 +93,7 @@ TEST_F(pool, reuse_after_kill)
 		kill(getpid(), SIGKILL);
 	}
 	ASSERT_EQ(128 + SIGKILL, child_status(pid));
-	ASSERT_TRUE(attr_becomes("held_bytes", len, 1000));
+	ASSERT_TRUE(attr_becomes("held_bytes", len, SOON_MS));
 	fd = block_alloc(self->dev, len);
 	ASSERT_EQ((long long)len, attr_read("managed_bytes"));
 	p = block_map(fd, len);
@@ -124,7 +124,12 @@ TEST_F_TIMEOUT(pool, canary, 120)
 
 		if (fds[slot] >= 0)
 			close(fds[slot]);
-		ASSERT_EQ(0, device_alloc(openers[who], &a));
+		if (device_alloc(openers[who], &a)) {
+			/* Where nothing is moved to make one, there may be no such run. */
+			ASSERT_TRUE(a.flags & BINPOOL_ALLOC_CONTIG);
+			a = alloc_request(len, 0);
+			ASSERT_EQ(0, device_alloc(openers[who], &a));
+		}
 		fds[slot] = a.fd;
 		p = block_map(a.fd, a.capacity);
 		ASSERT_NE(MAP_FAILED, (void *)p);

@@ -64,9 +64,10 @@ TEST_F_TIMEOUT(budget, thousand_pages_in_pipes, 120)
 	ASSERT_EQ((long long)(FRAMES * self->frame), attr_read("limbo_bytes"));
 
 	/* Not one frame more: at once, or after the wait. */
+	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "20000"));
+	ASSERT_REFUSED(EDQUOT, alice, self->frame, NOWAIT, 0, 10000);
 	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "500"));
-	ASSERT_REFUSED(EDQUOT, alice, self->frame, NOWAIT, 0, 250);
-	ASSERT_REFUSED(EDQUOT, alice, self->frame, 0, 400, 2500);
+	ASSERT_REFUSED(EDQUOT, alice, self->frame, 0, 400, 10000);
 	a = alloc_request(self->frame, NOWAIT);
 	ASSERT_EQ(-EDQUOT, device_alloc(alice, &a));
 	ASSERT_EQ(BINPOOL_EXCEEDED_USER, a.exceeded);
@@ -79,7 +80,7 @@ TEST_F_TIMEOUT(budget, thousand_pages_in_pipes, 120)
 
 	for (int i = 0; i < PIPES; i++)
 		close_pipe(ends[i]);
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 5000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	ASSERT_EQ(0, user_bytes(alice));
 	a = alloc_request(FRAMES * self->frame / 2, NOWAIT);
 	ASSERT_EQ(0, device_alloc(alice, &a));
@@ -95,18 +96,19 @@ TEST_F(budget, record_outlives_the_opener)
 	int ends[2], dev = open_as(ALICE);
 
 	ASSERT_EQ(0, attr_write("user_max_bytes", 4 * self->frame));
+	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "20000"));
 	ASSERT_EQ(0, pipe2(ends, O_CLOEXEC));
 	ASSERT_EQ(0, strand(dev, self->frame, 1, ends[1]));
 	close(dev);
 
 	dev = open_as(ALICE);
 	ASSERT_EQ(self->frame, user_bytes(dev));
-	ASSERT_REFUSED(EDQUOT, dev, 4 * self->frame, NOWAIT, 0, 250);
-	ASSERT_REFUSED(0, dev, 2 * self->frame, NOWAIT, 0, 1000);
+	ASSERT_REFUSED(EDQUOT, dev, 4 * self->frame, NOWAIT, 0, 10000);
+	ASSERT_REFUSED(0, dev, 2 * self->frame, NOWAIT, 0, 10000);
 	close_pipe(ends);
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	ASSERT_EQ(0, user_bytes(dev));
-	ASSERT_REFUSED(0, dev, 4 * self->frame, NOWAIT, 0, 1000);
+	ASSERT_REFUSED(0, dev, 4 * self->frame, NOWAIT, 0, 10000);
 	close(dev);
 }
 
@@ -122,22 +124,23 @@ TEST_F(budget, alloc_waits_for_limbo)
 {
 	int alice = open_as(ALICE), ends[2], ret;
 
-	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "10000"));
+	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "20000"));
 	for (int i = 0; i < 2; i++) {
 		pthread_t thread;
-		__u64 took;
+		__u64 start, took;
 
 		/* The user's budget, then the opener's. */
 		ASSERT_EQ(0, attr_write("user_max_bytes", i ? 0 : 4 * self->frame));
 		ASSERT_EQ(0, device_limit(alice, i ? 4 * self->frame : 0, NULL));
 		ASSERT_EQ(0, pipe2(ends, O_CLOEXEC));
 		ASSERT_EQ(0, strand(alice, self->frame, 1, ends[1]));
+		start = now_ms();
 		ASSERT_EQ(0, pthread_create(&thread, NULL, close_later, ends));
 		took = timed_alloc(alice, 4 * self->frame, 0, &ret);
+		ASSERT_LE(300, now_ms() - start);
 		pthread_join(thread, NULL);
 		ASSERT_EQ(0, ret);
-		ASSERT_LE(250, took);
-		ASSERT_GE(5000, took);
+		ASSERT_GE(10000, took);
 	}
 	close(alice);
 }
@@ -181,7 +184,7 @@ TEST_F_TIMEOUT(budget, room_without_limbo, 60)
 	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "20000"));
 	r.dev = open_as(ALICE);
 	for (unsigned int what = 0; what < RELIEFS; what++) {
-		__u64 len = 4 * self->frame, took;
+		__u64 len = 4 * self->frame, start, took;
 		pthread_t thread;
 
 		r.what = what;
@@ -198,8 +201,10 @@ TEST_F_TIMEOUT(budget, room_without_limbo, 60)
 			ASSERT_LE(0, r.block);
 			len -= self->frame;
 		}
+		start = now_ms();
 		ASSERT_EQ(0, pthread_create(&thread, NULL, relieve_later, &r));
 		took = timed_alloc(r.dev, len, 0, &ret);
+		ASSERT_LE(300, now_ms() - start);
 		pthread_join(thread, NULL);
 		ASSERT_EQ(0, r.ret);
 		ASSERT_EQ((long long)self->frame, attr_read("limbo_bytes"));
@@ -207,10 +212,9 @@ TEST_F_TIMEOUT(budget, room_without_limbo, 60)
 		{
 			TH_LOG("%u: %s", what, strerror(-ret));
 		}
-		ASSERT_LE(250, took);
-		ASSERT_GE(5000, took);
+		ASSERT_GE(10000, took);
 		close_pipe(ends);
-		ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 5000));
+		ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	}
 	close(r.dev);
 }
@@ -220,7 +224,7 @@ TEST_F(budget, limbo_that_does_not_help)
 {
 	int alice = open_as(ALICE), bob = open_as(BOB), other = open_as(ALICE), ends[2], fd;
 
-	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "5000"));
+	ASSERT_EQ(0, text_write(PARAMETERS "limbo_wait_ms", "20000"));
 	ASSERT_EQ(0, attr_write("user_max_bytes", 4 * self->frame));
 	ASSERT_EQ(0, pipe2(ends, O_CLOEXEC));
 	ASSERT_EQ(0, strand(alice, self->frame, 1, ends[1]));
@@ -228,25 +232,25 @@ TEST_F(budget, limbo_that_does_not_help)
 	/* Bob has nothing there. */
 	fd = block_alloc(bob, 4 * self->frame);
 	ASSERT_LE(0, fd);
-	ASSERT_REFUSED(EDQUOT, bob, self->frame, 0, 0, 2000);
+	ASSERT_REFUSED(EDQUOT, bob, self->frame, 0, 0, 10000);
 	close(fd);
 	/* More than the budget, whatever comes back. */
-	ASSERT_REFUSED(EDQUOT, alice, 5 * self->frame, 0, 0, 2000);
+	ASSERT_REFUSED(EDQUOT, alice, 5 * self->frame, 0, 0, 10000);
 	/* And more than it without what is in blocks. */
 	fd = block_alloc(alice, 2 * self->frame);
 	ASSERT_LE(0, fd);
-	ASSERT_REFUSED(EDQUOT, alice, 3 * self->frame, 0, 0, 2000);
+	ASSERT_REFUSED(EDQUOT, alice, 3 * self->frame, 0, 0, 10000);
 	close(fd);
 	/* The limbo of another opener of hers does not help this one. */
 	ASSERT_EQ(0, device_limit(other, 2 * self->frame, NULL));
 	fd = block_alloc(other, self->frame);
 	ASSERT_LE(0, fd);
-	ASSERT_REFUSED(EDQUOT, other, 2 * self->frame, 0, 0, 2000);
+	ASSERT_REFUSED(EDQUOT, other, 2 * self->frame, 0, 0, 10000);
 	close(fd);
 	/* More than the module may have: no wait either. */
 	ASSERT_EQ(0, attr_write("user_max_bytes", 0));
 	ASSERT_EQ(0, attr_write("max_bytes", 8 * self->frame));
-	ASSERT_REFUSED(ENOSPC, alice, 9 * self->frame, 0, 0, 2000);
+	ASSERT_REFUSED(ENOSPC, alice, 9 * self->frame, 0, 0, 10000);
 	close_pipe(ends);
 	close(alice);
 	close(bob);
@@ -273,7 +277,7 @@ TEST_F(budget, wait_is_killable)
 	start = now_ms();
 	kill(pid, SIGKILL);
 	ASSERT_EQ(128 + SIGKILL, child_status(pid));
-	ASSERT_GE(1500, now_ms() - start);
+	ASSERT_GE(10000, now_ms() - start);
 	ASSERT_EQ(self->frame, user_bytes(alice));
 	close_pipe(ends);
 	close(alice);
@@ -290,7 +294,7 @@ TEST_F(budget, given_up)
 	ASSERT_EQ(0, strand(alice, self->frame, 1, ends[1]));
 	ASSERT_EQ(self->frame, user_bytes(alice));
 	ASSERT_EQ(0, text_write(PARAMETERS "limbo_max_ms", "100"));
-	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	EXPECT_EQ(0, user_bytes(alice));
 	ASSERT_EQ(0, text_write(PARAMETERS "limbo_max_ms", was));
 	close_pipe(ends);

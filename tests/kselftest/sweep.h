@@ -52,9 +52,9 @@ static inline const char *moved(const struct amounts *was)
 	struct amounts is;
 
 	/* A descriptor that could not be given out goes on the way back to the program. */
-	if (!attr_becomes("active_bytes", (__u64)was->v[1], 1000))
+	if (!attr_becomes("active_bytes", (__u64)was->v[1], SOON_MS))
 		return "active_bytes";
-	if (!attr_becomes("limbo_bytes", (__u64)was->v[2], 5000))
+	if (!attr_becomes("limbo_bytes", (__u64)was->v[2], SOON_MS))
 		return "limbo_bytes";
 	is = amounts_read();
 	for (size_t i = 0; i < ARRAY_SIZE(steady); i++) {

@@ -45,8 +45,8 @@ FIXTURE_TEARDOWN(trace)
 	knobs_restore();
 	free(self->text);
 	close(self->dev);
-	EXPECT_TRUE(attr_becomes("active_bytes", 0, 2000));
-	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, 5000));
+	EXPECT_TRUE(attr_becomes("active_bytes", 0, SOON_MS));
+	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	EXPECT_EQ(0, log_count_bad(self->log));
 }
 
@@ -193,7 +193,7 @@ TEST_F(trace, limbo)
 	sleep_ms(50);
 	close(ends[0]);
 	close(ends[1]);
-	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	ASSERT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	ASSERT_TRUE(trace_read(self->text));
 	ASSERT_EQ(1, count_events(self->text, "limbo_leave", &line, "dropped=0"));
 	ASSERT_EQ(1, sscanf(strstr(line, "waited_ms="), "waited_ms=%u", &waited));
@@ -209,7 +209,7 @@ TEST_F(trace, limbo_given_up)
 	ASSERT_LT(0, text_read(LIMBO_MAX_MS, was, sizeof(was)));
 	ASSERT_EQ(0, text_write(LIMBO_MAX_MS, "20"));
 	EXPECT_TRUE(pin_and_close(self->dev, self->frame, ends));
-	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, 3000));
+	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	ASSERT_EQ(0, text_write(LIMBO_MAX_MS, was));
 	ASSERT_TRUE(trace_read(self->text));
 	ASSERT_EQ(1, count_events(self->text, "limbo_leave", NULL, "dropped=1"));

@@ -425,7 +425,7 @@ TEST_F(budget, limit_goes_with_the_descriptor)
 	ASSERT_EQ(0, child_status(pid));
 	ASSERT_EQ(0, device_info(self->dev, &info));
 	ASSERT_EQ(3 * self->frame, info.opener_max_bytes);
-	ASSERT_TRUE(attr_becomes("active_bytes", 0, 1000));
+	ASSERT_TRUE(attr_becomes("active_bytes", 0, SOON_MS));
 	fd = block_alloc(self->dev, 3 * self->frame);
 	ASSERT_LE(0, fd);
 	ASSERT_EQ(-EDQUOT, block_alloc(self->dev, 1));

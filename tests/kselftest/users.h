@@ -200,7 +200,7 @@ FIXTURE_TEARDOWN(budget)
 	if (_metadata->exit_code == KSFT_FAIL)
 		return;
 	EXPECT_EQ(self->fds, count_fds());
-	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, 5000));
+	EXPECT_TRUE(attr_becomes("limbo_bytes", 0, SOON_MS));
 	EXPECT_EQ(0, attr_read("active_bytes"));
 	EXPECT_EQ(0, user_bytes(self->dev));
 	close(self->dev);
