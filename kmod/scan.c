@@ -126,6 +126,13 @@ static bool out_of_time(struct scan *scan)
 	return scan->stop;
 }
 
+/* Frames taken like this ask no watermark: what is free of them must be to spare. */
+static bool can_spare(struct zone *zone, unsigned long free)
+{
+	return zone_page_state(zone, NR_FREE_PAGES) >=
+	       free + low_wmark_pages(zone) + zone->lowmem_reserve[gfp_zone(GFP_SCAN)];
+}
+
 enum fit {
 	UNFIT,
 	MOVABLE, /* in use, by what can be moved */
@@ -134,21 +141,21 @@ enum fit {
 
 /*
  * What is in the frame at @key, as far as it can be told without a reference on
- * anything: all of this may change while it is read. *@free is the number of pages
- * that nobody uses. What only a driver can move counts as unmovable, and so does a
- * page that is written to a disk now or pinned: those would be waited for.
+ * anything: all of this may change while it is read. What only a driver can move
+ * counts as unmovable, and so does a page that is written to a disk now or pinned:
+ * those would be waited for. Nor does a frame fit whose zone has nothing to spare;
+ * another zone may have.
  */
-static enum fit look(const struct node_pool *node, unsigned long key, unsigned long *free)
+static enum fit look(const struct node_pool *node, unsigned long key)
 {
-	unsigned long pfn = key << FRAME_ORDER, end = pfn + FRAME_PAGES, step;
+	unsigned long pfn = key << FRAME_ORDER, end = pfn + FRAME_PAGES, step, free = 0;
 	struct page *page = pfn_to_online_page(pfn);
 	struct zone *zone;
 
-	*free = 0;
 	if (!page || page_to_nid(page) != node->nid)
 		return UNFIT;
 	zone = page_zone(page);
-	if (zone_idx(zone) >= ZONE_MOVABLE)
+	if (zone_idx(zone) >= ZONE_MOVABLE || !can_spare(zone, 0))
 		return UNFIT;
 	for (; pfn < end; pfn += step) {
 		struct page *head;
@@ -159,7 +166,7 @@ static enum fit look(const struct node_pool *node, unsigned long key, unsigned l
 			return UNFIT;
 		if (PageBuddy(page)) {
 			step = 1UL << min_t(unsigned long, page_private(page), FRAME_ORDER);
-			*free += min(step, end - pfn);
+			free += min(step, end - pfn);
 			continue;
 		}
 		head = compound_head(page);
@@ -167,7 +174,7 @@ static enum fit look(const struct node_pool *node, unsigned long key, unsigned l
 			/* A kernel may keep its own pages without a reference. */
 			if (page_has_type(page))
 				return UNFIT;
-			++*free; /* on its way from or to a list of free pages */
+			free++; /* on its way from or to a list of free pages */
 			continue;
 		}
 		/* Slabs, page tables, hugetlb pages and frames of ours are not there. */
@@ -184,7 +191,9 @@ static enum fit look(const struct node_pool *node, unsigned long key, unsigned l
 			step = after > pfn ? after - pfn : 1;
 		}
 	}
-	return *free < FRAME_PAGES ? MOVABLE : FREE;
+	if (!can_spare(zone, free))
+		return UNFIT;
+	return free < FRAME_PAGES ? MOVABLE : FREE;
 }
 
 /* The end of the stretch of @own that holds @key, or 0. */
@@ -213,7 +222,6 @@ struct walk {
 
 static bool fits(struct scan *scan, const struct walk *walk, unsigned long key)
 {
-	unsigned long free;
 	enum fit fit;
 
 	if (own_end(walk->own, key))
@@ -221,7 +229,7 @@ static bool fits(struct scan *scan, const struct walk *walk, unsigned long key)
 	if (!walk->free_only && failed_lately(key))
 		return false;
 	cond_resched();
-	fit = look(scan->node, key, &free);
+	fit = look(scan->node, key);
 	return walk->free_only ? fit == FREE : fit != UNFIT;
 }
 
@@ -322,29 +330,17 @@ bool scan_would_fit(struct node_pool *node, unsigned long nr, unsigned long alig
 	return walk_node(&scan, &walk, &key);
 }
 
-/* Frames taken like this ask no watermark: what is free of them must be to spare. */
-static bool can_spare(struct zone *zone, unsigned long free)
-{
-	return zone_page_state(zone, NR_FREE_PAGES) >=
-	       free + low_wmark_pages(zone) + zone->lowmem_reserve[gfp_zone(GFP_SCAN)];
-}
-
 /* Takes one frame, as a private run appended to @runs. */
 static bool take_frame(struct scan *scan, unsigned long key, struct list_head *runs)
 {
 	struct page *page = pfn_to_page(key << FRAME_ORDER);
-	unsigned long free;
 	struct frame *f;
 	int err;
 
 	if (out_of_time(scan))
 		return false;
-	if (look(scan->node, key, &free) == UNFIT) {
+	if (look(scan->node, key) == UNFIT) {
 		fail(key);
-		return false;
-	}
-	if (!can_spare(page_zone(page), free)) {
-		scan->stop = true;
 		return false;
 	}
 	err = compat_alloc_contig(page_to_pfn(page), FRAME_ORDER, GFP_SCAN);

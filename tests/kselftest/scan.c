@@ -7,64 +7,11 @@
  * On a kernel where the module does not scan (6.2 to 6.11, and 6.1 unless told to) a
  * request may fail where it else must not; everything else holds there, too.
  */
-#include <pthread.h>
 #include <sys/prctl.h>
 
-#include "binpool_test.h"
-#include "crowd.h"
+#include "module.h"
+#include "scan.h"
 #include "tracefs.h"
-
-/* A frame's migration is waited for; under emulation, with others at work, that is long. */
-#define SLACK_MS 20000
-
-FIXTURE(scan)
-{
-	int dev;
-	int log;
-	int fds;
-	__u64 frame;
-	long long max_bytes;
-	long long kills;
-	bool scans;
-	struct crowd crowd;
-};
-
-FIXTURE_SETUP(scan)
-{
-	struct binpool_info info;
-
-	knobs_restore();
-	self->log = log_open();
-	self->fds = count_fds();
-	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
-	ASSERT_LE(0, self->dev);
-	ASSERT_EQ(0, device_info(self->dev, &info));
-	self->frame = info.frame_bytes;
-	self->max_bytes = attr_read("max_bytes");
-	self->kills = oom_kills();
-	self->scans = scans_here();
-	ASSERT_EQ(0, attr_write("free_held", 1));
-	ASSERT_EQ(0, param_write("contig_ms", 60000));
-	ASSERT_EQ(0, param_write("contig_duty", 100));
-	ASSERT_EQ(0, param_write("floor_bytes", 64 * MIB));
-	ASSERT_EQ(0, attr_write("max_bytes", meminfo_bytes("MemTotal")));
-	ASSERT_EQ(0, crowd_come(&self->crowd, UINT64_MAX));
-}
-
-FIXTURE_TEARDOWN(scan)
-{
-	if (_metadata->exit_code != KSFT_FAIL) {
-		EXPECT_TRUE(crowd_is_well(&self->crowd));
-		crowd_leave(&self->crowd);
-		EXPECT_EQ(self->fds + 1, count_fds());
-		EXPECT_TRUE(attr_becomes("active_bytes", 0, 5000));
-		EXPECT_EQ(self->kills, oom_kills());
-		EXPECT_EQ(0, log_count_bad(self->log));
-	}
-	knobs_restore();
-	attr_write("free_held", 1);
-	close(self->dev);
-}
 
 static void check_run(struct __test_metadata *_metadata, FIXTURE_DATA(scan) * self, __u64 len,
 		      __u64 align)
@@ -179,37 +126,6 @@ TEST_F_TIMEOUT(scan, clean_again, 300)
 	close(a.fd);
 }
 
-/* Without time for it, or patience, nothing is moved. */
-TEST_F_TIMEOUT(scan, none_if_not_wanted, 120)
-{
-	long long ns = attr_read("scan_ns"), refused = attr_read("scan_refused");
-	const long long on_61 = param_read("contig_scan_61");
-	const long long compacted = vmstat_read("compact_stall");
-	struct binpool_alloc a;
-
-	ASSERT_LE(0, compacted);
-	ASSERT_EQ(0, param_write("contig_ms", 0));
-	a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG);
-	if (!device_alloc(self->dev, &a))
-		close(a.fd);
-	ASSERT_EQ(0, param_write("contig_ms", 60000));
-	a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG | BINPOOL_ALLOC_NOWAIT);
-	if (!device_alloc(self->dev, &a))
-		close(a.fd);
-	/* Nor does the page allocator for it. */
-	ASSERT_EQ(compacted, vmstat_read("compact_stall"));
-	/* On Linux 6.1 it is asked for, or not done. */
-	ASSERT_EQ(0, param_write("contig_scan_61", 0));
-	if (!scans_here()) {
-		a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG);
-		if (!device_alloc(self->dev, &a))
-			close(a.fd);
-	}
-	ASSERT_EQ(0, param_write("contig_scan_61", (__u64)on_61));
-	ASSERT_EQ(ns, attr_read("scan_ns"));
-	ASSERT_EQ(refused, attr_read("scan_refused"));
-}
-
 /*
  * A page in each 32 MiB that cannot be moved and does not look like it: a run of 128 MiB
  * is nowhere. That is found out once, for a while; the longest run is told, and had.
@@ -268,106 +184,6 @@ TEST_F_TIMEOUT(scan, among_held_pages, 400)
 	ASSERT_EQ(0, err);
 	ASSERT_TRUE(one_clean_run(a.fd, a.capacity, self->frame));
 	close(a.fd);
-}
-
-/*
- * Its own time, with a little for the way there and one frame more: far less than is
- * needed. What was got in it is not lost: one of the next requests has the run.
- */
-TEST_F_TIMEOUT(scan, within_its_time, 200)
-{
-	const int ms = 20;
-	struct binpool_alloc a;
-	__u64 end = now_ms() + 100000;
-	unsigned int refused = 0;
-	int err;
-
-	ASSERT_EQ(0, param_write("contig_ms", ms));
-	do {
-		long long ns = attr_read("scan_ns");
-		__u64 start = now_ms();
-
-		a = alloc_request(256 * MIB, BINPOOL_ALLOC_CONTIG);
-		err = device_alloc(self->dev, &a);
-		ASSERT_GE((__u64)(2 * ms + SLACK_MS), now_ms() - start);
-		ns = (attr_read("scan_ns") - ns) / 1000000;
-		ASSERT_GE(ms + SLACK_MS / 4, ns);
-		if (err) {
-			ASSERT_EQ(-ENOMEM, err);
-			ASSERT_GT((__u64)(256 * MIB), a.run_max_bytes);
-			if (self->scans && !refused++)
-				ASSERT_LE(ms / 2, ns);
-		}
-	} while (err && self->scans && now_ms() < end);
-	TH_LOG("%u times refused", refused);
-	if (!self->scans)
-		return;
-	ASSERT_LT(0, refused);
-	ASSERT_EQ(0, err);
-	ASSERT_TRUE(one_clean_run(a.fd, a.capacity, self->frame));
-	close(a.fd);
-}
-
-/* All requests together, at most contig_duty of a minute beside what the first may. */
-TEST_F_TIMEOUT(scan, within_its_share, 200)
-{
-	long long ns = attr_read("scan_ns");
-	struct binpool_alloc a;
-	__u64 start = now_ms();
-
-	ASSERT_EQ(0, param_write("contig_ms", 300));
-	ASSERT_EQ(0, param_write("contig_duty", 1));
-	for (int i = 0; i < 12; i++) {
-		int err;
-
-		a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG);
-		err = device_alloc(self->dev, &a);
-		if (!err)
-			close(a.fd);
-		ASSERT_TRUE(!err || err == -ENOMEM);
-		/* The next one begins anew. */
-		ASSERT_EQ(0, attr_write("free_held", 1));
-	}
-	ns = (attr_read("scan_ns") - ns) / 1000000;
-	TH_LOG("%lld ms of scans in %llu ms", ns, (unsigned long long)(now_ms() - start));
-	/* 600 ms of a minute, 10 of each second, and a frame's time too much now and then. */
-	ASSERT_GE(600 + (long long)(now_ms() - start) / 100 + 1500, ns);
-}
-
-static void *ask_for_a_run(void *arg)
-{
-	struct binpool_alloc *a = arg;
-	int dev = open(DEVICE, O_RDWR | O_CLOEXEC);
-	int err = device_alloc(dev, a);
-
-	close(dev);
-	return (void *)(intptr_t)err;
-}
-
-TEST_F_TIMEOUT(scan, two_at_once, 300)
-{
-	struct binpool_alloc a[2];
-	pthread_t threads[2];
-	__u64 start = now_ms();
-
-	for (int i = 0; i < 2; i++) {
-		a[i] = alloc_request(128 * MIB, BINPOOL_ALLOC_CONTIG);
-		ASSERT_EQ(0, pthread_create(&threads[i], NULL, ask_for_a_run, &a[i]));
-	}
-	for (int i = 0; i < 2; i++) {
-		void *err;
-
-		ASSERT_EQ(0, pthread_join(threads[i], &err));
-		if (self->scans)
-			ASSERT_EQ(NULL, err);
-		if (err)
-			continue;
-		ASSERT_EQ(1, a[i].runs);
-		ASSERT_TRUE(one_clean_run(a[i].fd, a[i].capacity, self->frame));
-		close(a[i].fd);
-	}
-	/* Who waits for the turn is told when it is free, and does not wait contig_ms for it. */
-	ASSERT_GE(45000 * slowness(), now_ms() - start);
 }
 
 /* A few blocks, again and again, until somebody ends it. Each is clean, each is had. */
@@ -432,43 +248,51 @@ TEST_F_TIMEOUT(scan, beside_traffic, 300)
 	}
 }
 
-/* Who is killed in the middle of it ends soon and leaves nothing behind. */
-TEST_F_TIMEOUT(scan, killed, 300)
+/* The lowest physical address of a block's. */
+static __u64 lowest_address(int fd, __u64 len, __u64 frame)
 {
-	__u64 before = meminfo_bytes("MemFree"), worst = 0;
+	char *p = block_map(fd, len);
+	__u64 lowest = ~0ULL;
 
-	for (unsigned int ms = 50; ms <= 3200; ms *= 2) {
-		pid_t pid = fork();
-		__u64 start;
-
-		ASSERT_LE(0, pid);
-		if (!pid) {
-			struct binpool_alloc a = alloc_request(320 * MIB, BINPOOL_ALLOC_CONTIG);
-
-			device_alloc(self->dev, &a);
-			_exit(0);
-		}
-		sleep_ms(ms);
-		start = now_ms();
-		kill(pid, SIGKILL);
-		child_status(pid);
-		start = now_ms() - start;
-		worst = start > worst ? start : worst;
-		ASSERT_TRUE(attr_becomes("active_bytes", 0, 1000));
+	for (__u64 o = 0; p != MAP_FAILED && o < len; o += frame) {
+		p[o] = 1;
+		lowest = physical(p + o) < lowest ? physical(p + o) : lowest;
 	}
-	TH_LOG("the slowest end took %llu ms", (unsigned long long)worst);
-	ASSERT_GE(10000, worst);
-	ASSERT_EQ(0, attr_write("free_held", 1));
-	ASSERT_TRUE(attr_becomes("managed_bytes", 0, 1000));
-	ASSERT_LE(before, meminfo_bytes("MemFree") + 64 * MIB);
+	munmap(p, len);
+	return lowest;
 }
 
-/* The reserve is filled from such memory, and no further than it says. */
+/*
+ * The reserve is filled from such memory, and no further than it says; though the page
+ * allocator has no more, and of the lowest memory, where a scan begins, nothing is to spare.
+ */
 TEST_F_TIMEOUT(scan, reserve, 200)
 {
-	ASSERT_EQ(0, attr_write("reserve_bytes", 192 * MIB));
-	EXPECT_TRUE(attr_becomes("reserve_filled_bytes", 192 * MIB, 150000));
-	EXPECT_EQ((long long)(192 * MIB), attr_read("managed_bytes"));
+	const __u64 len = 192 * MIB, isa_bytes = 16 * MIB;
+	int fd;
+
+	if (!getenv("BINPOOL_KO"))
+		SKIP(return, "BINPOOL_KO does not name the module's file");
+	if (self->scans) {
+		ASSERT_EQ(0, text_write(COMPACT_LOCKED, "0"));
+		ASSERT_EQ(0, mlock(self->crowd.anon, self->crowd.len));
+		ASSERT_EQ(0, mlock(self->crowd.shared, self->crowd.len));
+	}
+	ASSERT_EQ(0, text_write(ZONES_KEEP, "1"));
+	close(self->dev);
+	ASSERT_EQ(0, module_unload());
+	ASSERT_EQ(0, module_load(""));
+	self->dev = open(DEVICE, O_RDWR | O_CLOEXEC);
+	ASSERT_LE(0, self->dev);
+	knobs_restore();
+	ASSERT_EQ(0, be_generous());
+
+	ASSERT_EQ(0, attr_write("reserve_bytes", len));
+	EXPECT_TRUE(attr_becomes("reserve_filled_bytes", len, 150000));
+	EXPECT_EQ((long long)len, attr_read("managed_bytes"));
+	fd = block_alloc(self->dev, len);
+	EXPECT_LE(isa_bytes, lowest_address(fd, len, self->frame));
+	close(fd);
 	ASSERT_EQ(0, attr_write("reserve_bytes", 0));
 }
 
