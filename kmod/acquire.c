@@ -9,8 +9,9 @@
  *   its turn to scan                the scan before it tells (scan.c)
  *   limbo, if what is there would do, for limbo_wait_ms: room_made() tells, which
  *       whoever leaves room calls: limbo, a block that is closed, a limit that is
- *       raised, held memory that goes. What others do to RLIMIT_MEMLOCK and to the
- *       system's free memory is seen at the next of these.
+ *       raised, held memory that goes (which a round does not see on its way). What
+ *       others do to RLIMIT_MEMLOCK and to the system's free memory is seen at the next
+ *       of these.
  */
 #include <linux/cpuset.h>
 #include <linux/file.h>
@@ -152,6 +153,8 @@ static int take_mixed(struct request *req, struct list_head *runs)
 
 	for_each_node_of(node, req)
 		got += held_gather(node, req->nr - got, &held);
+	/* What else is held, on nodes that are not for this request, gives way to it. */
+	make_room(req->nr - got);
 	if (limit_left() < req->nr - got)
 		err = -ENOSPC;
 	for_each_node_of(node, req) {

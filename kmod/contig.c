@@ -166,36 +166,6 @@ static unsigned long own_within(const struct own *own, unsigned long key, unsign
 	return got;
 }
 
-/* Frames that could be taken from limit and floor if all held memory went that may. */
-static unsigned long room_possible(void)
-{
-	unsigned long room = room_left();
-	int nid;
-
-	for_each_node(nid)
-		room += READ_ONCE(node_of(nid)->spare);
-	return room;
-}
-
-/*
- * Makes it possible to take @nr more frames from limit and floor, by giving back held
- * memory, of any node, but none if all of it were not enough.
- */
-static bool make_room(unsigned long nr)
-{
-	unsigned long left = room_left();
-	int nid;
-
-	if (nr <= left)
-		return true;
-	if (nr > room_possible())
-		return false;
-	nr -= left;
-	for_each_node(nid)
-		nr -= held_to_system(node_of(nid), GIVE_SPARE, 0, nr);
-	return !nr;
-}
-
 /*
  * Takes the window at @key: own frames, and with a @scan those that are missing. 0,
  * -EAGAIN if own frames have gone meanwhile, -EBUSY if not all of the missing ones

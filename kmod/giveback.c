@@ -111,6 +111,36 @@ unsigned long held_to_system(struct node_pool *node, enum give what, unsigned lo
 	return gone;
 }
 
+/* Frames that could be taken from limit and floor if all held memory went that may. */
+unsigned long room_possible(void)
+{
+	unsigned long room = room_left();
+	int nid;
+
+	for_each_node(nid)
+		room += READ_ONCE(node_of(nid)->spare);
+	return room;
+}
+
+/*
+ * Makes it possible to take @nr more frames from limit and floor, by giving back held
+ * memory, of any node, but none if all of it were not enough.
+ */
+bool make_room(unsigned long nr)
+{
+	unsigned long left = room_left();
+	int nid;
+
+	if (nr <= left)
+		return true;
+	if (nr > room_possible())
+		return false;
+	nr -= left;
+	for_each_node(nid)
+		nr -= held_to_system(node_of(nid), GIVE_SPARE, 0, nr);
+	return !nr;
+}
+
 /*
  * Gives back what is held on every node, also what is just being cleaned. -EINTR if a
  * fatal signal came before all of that was back.

@@ -323,6 +323,8 @@ unsigned long held_idle(struct node_pool *node);
 unsigned long held_to_system(struct node_pool *node, enum give what, unsigned long keep,
 			     unsigned long nr);
 void held_excess_to_system(struct node_pool *node);
+unsigned long room_possible(void);
+bool make_room(unsigned long nr);
 int held_free_all(enum give what);
 bool holding(void);
 int set_holding(bool on);
