@@ -30,9 +30,10 @@ static __u64 block_place(int fd)
 	return place;
 }
 
-/* Nothing is held then, and nothing else is in use. */
+/* Nothing is held then, and nothing is in use but rows. */
 static bool row_take(struct row *row, int dev, __u64 frame)
 {
+	const long long others = attr_read("active_bytes");
 	int fd = block_alloc_flags(dev, ROW * frame, BINPOOL_ALLOC_CONTIG);
 
 	if (fd < 0)
@@ -49,7 +50,7 @@ static bool row_take(struct row *row, int dev, __u64 frame)
 			return false;
 		row->fds[at] = fd;
 	}
-	return attr_read("managed_bytes") == ROW * (long long)frame;
+	return attr_read("managed_bytes") == others + ROW * (long long)frame;
 }
 
 static void row_give(struct row *row, int from, int nr)
@@ -109,6 +110,23 @@ TEST_F_TIMEOUT(empty, a_run_loses_its_beginning, 60)
 	ASSERT_EQ(0, device_trim(self->dev, 8 * self->frame, NULL));
 	ASSERT_EQ(8, run_at(&row, self->dev, self->frame, 8, 0));
 	row_give(&row, 0, ROW);
+}
+
+/* Of runs that are alike the one goes back first that came first. */
+TEST_F_TIMEOUT(empty, the_oldest_run_goes_first, 60)
+{
+	struct row row;
+
+	RELOAD("clean_threads=0");
+	for (int order = 0; order < 2; order++) {
+		ASSERT_TRUE(row_take(&row, self->dev, self->frame));
+		row_give(&row, order ? 16 : 0, 8);
+		row_give(&row, order ? 0 : 16, 8);
+		ASSERT_EQ(0, device_trim(self->dev, 8 * self->frame, NULL));
+		ASSERT_EQ(order ? 0 : 16, run_at(&row, self->dev, self->frame, 8, 0));
+		row_give(&row, 0, ROW);
+		ASSERT_EQ(0, attr_write("free_held", 1));
+	}
 }
 
 /* One that is just as long serves an aligned request, if it happens to be aligned. */
@@ -209,15 +227,49 @@ TEST_F_TIMEOUT(empty, stretches_of_clean_and_dirty_runs, 120)
 	ASSERT_TRUE(rested);
 }
 
-/* Begins where hardly any memory does. */
-#define FAR_ALIGN GIB
+static int row_cmp(const void *a, const void *b)
+{
+	const struct row *x = a, *y = b;
 
-static int far_alloc(int dev, __u64 bytes)
+	return x->first < y->first ? -1 : x->first > y->first;
+}
+
+/* However many runs are held: the longest is told though it is the last one. */
+TEST_F_TIMEOUT(empty, longest_of_many_runs, 120)
+{
+	const __u64 all = 3 * ROW * self->frame;
+	struct binpool_alloc a = alloc_request(9 * self->frame, BINPOOL_ALLOC_CONTIG);
+	struct row rows[3];
+
+	RELOAD("clean_threads=0");
+	for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+		ASSERT_TRUE(row_take(&rows[i], self->dev, self->frame));
+	}
+	ASSERT_EQ(0, number_write(PARAM("contig_ms"), 0));
+	qsort(rows, ARRAY_SIZE(rows), sizeof(rows[0]), row_cmp);
+	/* Nothing more comes, and nothing goes back. */
+	ASSERT_EQ(0, attr_write("max_bytes", all));
+	ASSERT_EQ(0, attr_write("reserve_bytes", all));
+	for (size_t i = 0; i < ARRAY_SIZE(rows) - 1; i++) {
+		for (int j = 0; j < ROW; j += 2)
+			row_give(&rows[i], j, 1);
+	}
+	row_give(&rows[ARRAY_SIZE(rows) - 1], ROW / 2, 8);
+	ASSERT_EQ(-ENOMEM, device_alloc(self->dev, &a));
+	ASSERT_EQ(8 * self->frame, a.run_max_bytes);
+	ASSERT_EQ((long long)all, attr_read("managed_bytes"));
+	ASSERT_EQ(0, attr_write("reserve_bytes", 0));
+	for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+		row_give(&rows[i], 0, ROW);
+}
+
+/* Begins where hardly any memory does: at a multiple of @align. */
+static int far_alloc(int dev, __u64 bytes, __u64 align)
 {
 	struct binpool_alloc a = alloc_request(bytes, BINPOOL_ALLOC_CONTIG);
 	int err;
 
-	a.align = FAR_ALIGN;
+	a.align = align;
 	err = device_alloc(dev, &a);
 	return err ? err : a.fd;
 }
@@ -226,7 +278,7 @@ static int far_alloc(int dev, __u64 bytes)
  * Takes runs of @bytes, of which there are few, until the next one is a search in vain;
  * @left is what max_bytes leaves then. How many there were, or -errno.
  */
-static int far_take(int dev, __u64 bytes, __u64 left, int *fds, int most)
+static int far_take(int dev, __u64 bytes, __u64 align, __u64 left, int *fds, int most)
 {
 	int nr = 0;
 
@@ -236,7 +288,7 @@ static int far_take(int dev, __u64 bytes, __u64 left, int *fds, int most)
 		if (attr_write("max_bytes", (__u64)attr_read("active_bytes") + left) ||
 		    attr_write("free_held", 1))
 			return -EIO;
-		fd = far_alloc(dev, bytes);
+		fd = far_alloc(dev, bytes, align);
 		if (fd == -ENOMEM)
 			return attr_write("free_held", 1) ? -EIO : nr;
 		if (fd < 0 || nr == most)
@@ -253,15 +305,38 @@ TEST_F_TIMEOUT(empty, a_search_leaves_half_to_others, 60)
 	int fds[8], nr;
 
 	ASSERT_EQ(0, number_write(PARAM("contig_ms"), 0));
-	nr = far_take(self->dev, len, left, fds, ARRAY_SIZE(fds));
+	nr = far_take(self->dev, len, GIB, left, fds, ARRAY_SIZE(fds));
 	ASSERT_LE(0, nr);
 	freed = attr_read("freed_bytes");
 	taken = attr_read("managed_bytes");
-	ASSERT_EQ(-ENOMEM, far_alloc(self->dev, len));
+	ASSERT_EQ(-ENOMEM, far_alloc(self->dev, len, GIB));
 	/* What it took went back, or is held for who asks again. */
 	taken = attr_read("managed_bytes") - taken + attr_read("freed_bytes") - freed;
 	ASSERT_LT((long long)len, taken);
 	ASSERT_GE((long long)(len + (left - len) / 2), taken);
+	while (nr)
+		close(fds[--nr]);
+}
+
+/* And where that is much it takes several times what surely has an aligned run, were it free. */
+TEST_F_TIMEOUT(empty, a_search_takes_more_than_it_wants, 120)
+{
+	const __u64 len = 8 * self->frame, align = 512 * MIB, want = align - self->frame + len;
+	const __u64 left = 4 * want + 16 * self->frame;
+	long long freed, taken;
+	int fds[16], nr;
+
+	if (meminfo_bytes("MemAvailable") < 3 * want + GIB)
+		SKIP(return, "a machine too small for it");
+	ASSERT_EQ(0, text_write(DROP_CACHES, "1"));
+	ASSERT_EQ(0, number_write(PARAM("contig_ms"), 0));
+	nr = far_take(self->dev, len, align, left, fds, ARRAY_SIZE(fds));
+	ASSERT_LE(0, nr);
+	freed = attr_read("freed_bytes");
+	taken = attr_read("managed_bytes");
+	ASSERT_EQ(-ENOMEM, far_alloc(self->dev, len, align));
+	taken = attr_read("managed_bytes") - taken + attr_read("freed_bytes") - freed;
+	ASSERT_LT((long long)(2 * want), taken);
 	while (nr)
 		close(fds[--nr]);
 }
@@ -275,7 +350,7 @@ TEST_F_TIMEOUT(empty, what_a_search_took_is_waited_for, 120)
 	pid_t pid;
 
 	ASSERT_EQ(0, number_write(PARAM("contig_ms"), 0));
-	nr = far_take(self->dev, len, left, fds, ARRAY_SIZE(fds));
+	nr = far_take(self->dev, len, GIB, left, fds, ARRAY_SIZE(fds));
 	ASSERT_LE(0, nr);
 	/* Nobody finds what another left. */
 	ASSERT_EQ(0, attr_write("holding", 0));
@@ -290,7 +365,7 @@ TEST_F_TIMEOUT(empty, what_a_search_took_is_waited_for, 120)
 		sched_setaffinity(0, sizeof(all), &all);
 	}
 	while (!pid) {
-		far_alloc(self->dev, len);
+		far_alloc(self->dev, len, GIB);
 		sleep_ms(5);
 	}
 	for (end = now_ms() + 2000; now_ms() < end;) {

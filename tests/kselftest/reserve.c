@@ -8,6 +8,7 @@
 		"retired the frame", "Memory failure", "Injecting memory failure"
 
 #include "empty.h"
+#include "tracefs.h"
 
 /*
  * Sets the reserve and waits for it. All of it is on the node where the tests run, whose
@@ -148,6 +149,33 @@ TEST_F_TIMEOUT(empty, max_bytes_wins, 60)
 	ASSERT_TRUE(attr_becomes("reserve_filled_bytes", len / 2, SOON_MS));
 	ASSERT_EQ((long long)len / 2, attr_read("managed_bytes"));
 	ASSERT_EQ(0, attr_write("max_bytes", (__u64)self->max_bytes));
+	ASSERT_TRUE(attr_becomes("reserve_filled_bytes", len, SOON_MS));
+}
+
+/*
+ * Where there was no room it is tried again after a while, and then ever more rarely: once
+ * there is, it need not be waited for.
+ */
+TEST_F_TIMEOUT(empty, filled_when_the_limit_is_raised, 60)
+{
+	const __u64 len = 16 * self->frame;
+	static char text[1 << 16];
+	char pid[16];
+
+	if (!tracefs_mount())
+		SKIP(return, "the kernel has no tracefs");
+	ASSERT_TRUE(reserve(len));
+	ASSERT_EQ(0, attr_write("max_bytes", len / 2));
+	snprintf(pid, sizeof(pid), "%d", getpid());
+	ASSERT_EQ(0, text_write(TRACEFS "set_event_pid", pid));
+	ASSERT_EQ(0, trace_clear());
+	EXPECT_EQ(0, text_write(TRACEFS "events/workqueue/workqueue_queue_work/enable", "1"));
+	EXPECT_EQ(0, attr_write("max_bytes", len));
+	EXPECT_EQ(0, text_write(TRACEFS "events/workqueue/workqueue_queue_work/enable", "0"));
+	close(open(TRACEFS "set_event_pid", O_WRONLY | O_TRUNC | O_CLOEXEC));
+	ASSERT_LT(0, text_read(TRACEFS "trace", text, sizeof(text)));
+	/* By whoever wrote it, in the very call. */
+	ASSERT_NE(NULL, strstr(text, "[binpool]"));
 	ASSERT_TRUE(attr_becomes("reserve_filled_bytes", len, SOON_MS));
 }
 
