@@ -193,10 +193,10 @@ static FAST bool release_cached(struct binpool *pool, void *ptr, const size_t *s
 /* The same where that is not so fast. */
 static bool release_cached_slowly(struct binpool *pool, void *ptr, const size_t *size)
 {
-	struct run *run = run_of(pool, ptr, size);
-	struct cache *c = run ? cache_of(pool) : NULL;
+	struct cache *c = pool ? cache_of(pool) : NULL;
+	struct run *run = c && cache_is_slow(c, pool) ? run_of(pool, ptr, size) : NULL;
 
-	return c && cache_is_slow(c, pool) && cache_push_slowly(c, run, ptr);
+	return run && cache_push_slowly(c, run, ptr);
 }
 
 static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *ptr,
