@@ -123,10 +123,15 @@ void scenario_flags(void)
 		ptr[i] = served(cuda, 4 * KIB + i, i);
 	for (unsigned int i = 0; i < 4; i++) {
 		CHECK(!cuda->get_flags(&flags, ptr[i]));
-		CHECK(flags == i);
+		CHECK(flags == (i | 2));
+		flags = 77;
+		CHECK(!cuda->get_flags(&flags, ptr[i] + 4 * KIB + i - 1));
+		CHECK(flags == (i | 2));
+		/* Behind the first buffer may be another. */
+		CHECK(!i || cuda->get_flags(&flags, ptr[i] + 4 * KIB + i) == BAD_VALUE);
 	}
 	CHECK(!cuda->host_alloc(&real, KIB, WRITECOMBINE | 1));
-	CHECK(!cuda->get_flags(&flags, real) && flags == (WRITECOMBINE | 1));
+	CHECK(!cuda->get_flags(&flags, real) && flags == (WRITECOMBINE | 3));
 	CHECK(cuda->get_flags(&flags, ptr) == BAD_VALUE);
 	for (unsigned int i = 0; i < 4; i++)
 		CHECK(!cuda->free_host(ptr[i]));
@@ -204,7 +209,7 @@ static void looked_up(const struct plugin *driver)
 	start_driver();
 	make_context(0);
 	ptr = served(driver, 3 * MIB, 1);
-	CHECK(!driver->get_flags(&flags, ptr) && flags == 1);
+	CHECK(!driver->get_flags(&flags, ptr) && flags == 3);
 	CHECK(!driver->get_device(&device, ptr, 0) && device != ptr);
 	CHECK(!driver->free_host(ptr));
 	CHECK(!driver->malloc_host(&ptr, MIB));
@@ -342,7 +347,7 @@ void scenario_real_only(void)
 	for (unsigned long i = 1; i <= 3; i++) {
 		CHECK(!cuda->host_alloc(&ptr, MIB, 1));
 		CHECK(runtime_allocs() == i && fake->host_allocs == i);
-		CHECK(!cuda->get_flags(&flags, ptr) && flags == 1);
+		CHECK(!cuda->get_flags(&flags, ptr) && flags == 3);
 		CHECK(!cuda->get_device(&device, ptr, 0));
 		CHECK(!cuda->free_host(ptr));
 		CHECK(fake->host_frees == i);

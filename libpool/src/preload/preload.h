@@ -124,7 +124,7 @@ CUcontext driver_context(const struct driver *driver);
 #define LIBRARY_CALLS(call) \
 	call(binpool_create) call(binpool_destroy) \
 	call(binpool_alloc_aligned) call(binpool_free) call(binpool_free_after) \
-	call(binpool_get_stats) call(binpool_provider_name) \
+	call(binpool_get_stats) call(binpool_provider_name) call(binpool_query) \
 	call(binpool_add_registrar) call(binpool_last_error)
 #define LIBRARY_CUDA_CALLS(call) \
 	call(binpool_cuda_attach) call(binpool_cuda_device_ptr)

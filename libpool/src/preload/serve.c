@@ -164,11 +164,23 @@ enum owner serve_free(void *ptr)
 	return OWNER_US;
 }
 
+/*
+ * Of any address in a buffer. The real functions call all memory mapped, whether that was asked for
+ * or not: seen with CUDA 13, where the host and its devices have the same addresses.
+ */
 enum owner serve_flags(const void *ptr, unsigned int *flags)
 {
-	if (!buffers_ours(ptr))
+	struct binpool_ptr_info info = {.size = sizeof(info)};
+	const struct library *lib;
+
+	if (!pool_made(&lib) || !buffers_ours(ptr))
 		return OWNER_OTHERS;
-	return buffers_flags(ptr, flags) ? OWNER_US : OWNER_NOBODY;
+	if (!buffers_flags(ptr, flags) &&
+	    (lib->binpool_query(ptr, &info) || info.offset < 0 ||
+	     (uint64_t)info.offset >= info.bytes || !buffers_flags(info.buffer, flags)))
+		return OWNER_NOBODY;
+	*flags |= CUDA_HOST_MAPPED;
+	return OWNER_US;
 }
 
 enum owner serve_device(const void *ptr, void **out)
