@@ -142,6 +142,7 @@ static void used_meanwhile(void **state)
 	usleep(500000);
 	tell("alone", neighbour_stop(&other));
 
+	start = now_ms();
 	pool = thp_pool((BUFFERS + 1) * BYTES);
 	assert_ok(binpool_register_in_background(pool, 0));
 	assert_ok(binpool_cuda_attach(pool, 0, &id));
@@ -150,6 +151,7 @@ static void used_meanwhile(void **state)
 		if (!p[i])
 			fail_msg("%s", binpool_last_error());
 	}
+	printf("# %d GiB allocated in %.1f ms\n", BUFFERS, now_ms() - start);
 	memset(p[0], 42, BYTES);
 	assert_int_equal(cu.MemAlloc_v2(&there, BYTES), 0);
 	neighbour_start(&other);
@@ -192,5 +194,7 @@ int main(int argc, char **argv)
 
 	if (argc > 1 && !strcmp(argv[1], "--neighbour"))
 		return neighbour_main();
+	/* What was told is not lost with a test that has to be stopped. */
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	return cmocka_run_group_tests_name("cuda_large", tests, find_device, NULL);
 }
