@@ -192,7 +192,11 @@ unsigned long reserve_filled(int nid)
 	unsigned long nr;
 
 	spin_lock(&node->lock);
-	nr = min(node_managed(node), node->reserve);
+	nr = node_managed(node);
+	/* What a batch has got is not to be had before it is held. */
+	if (node->batches & 1)
+		nr -= node->stats.taken;
+	nr = min(nr, node->reserve);
 	spin_unlock(&node->lock);
 	return nr;
 }
