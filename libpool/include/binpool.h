@@ -14,7 +14,7 @@
  *    set. binpool_last_error() has the sentence that explains it.
  *  - Every function may be called from any thread, and a buffer be freed by
  *    another thread than the one that took it, unless said otherwise. None may
- *    be called from a signal handler.
+ *    be called from a signal handler, nor left by pthread_cancel or longjmp: locks stay taken.
  *  - Sizes, capacities and amounts are in bytes; times in nanoseconds unless
  *    said otherwise.
  *  - A struct whose first member is `size` is versioned: set it to

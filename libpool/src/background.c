@@ -16,6 +16,7 @@
 #define REST_PART 16u
 
 struct background {
+	struct binpool *pool;
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t work; /* the thread waits for it, others for done */
@@ -136,8 +137,8 @@ static bool wait_work(struct background *b)
 
 static void *run(void *arg)
 {
-	struct binpool *pool = arg;
-	struct background *b = pool->background;
+	struct background *b = arg;
+	struct binpool *pool = b->pool;
 	uint64_t bytes, begin;
 	const void *wanted;
 
@@ -192,12 +193,13 @@ static int start_thread(struct binpool *pool)
 	pthread_cond_init(&b->done, &monotonic);
 	pthread_condattr_destroy(&monotonic);
 	pthread_mutex_init(&b->lock, NULL);
-	__atomic_store_n(&pool->background, b, __ATOMIC_RELEASE);
-	err = pool_thread_start(&b->thread, run, pool, "binpool-register");
-	if (err) {
-		__atomic_store_n(&pool->background, NULL, __ATOMIC_RELEASE);
+	b->pool = pool;
+	err = pool_thread_start(&b->thread, run, b, "binpool-register");
+	if (err)
 		background_delete(b);
-	}
+	else
+		/* Others use it at once, so never one that goes again. Till then it has no work. */
+		__atomic_store_n(&pool->background, b, __ATOMIC_RELEASE);
 	return err;
 }
 

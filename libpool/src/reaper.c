@@ -141,8 +141,7 @@ static void reaper_delete(struct reaper *r)
 	free(r);
 }
 
-int pool_thread_start(pthread_t *thread, void *(*fn)(void *pool), struct binpool *pool,
-		      const char *name)
+int pool_thread_start(pthread_t *thread, void *(*fn)(void *arg), void *arg, const char *name)
 {
 	sigset_t all, old;
 	int err;
@@ -150,7 +149,7 @@ int pool_thread_start(pthread_t *thread, void *(*fn)(void *pool), struct binpool
 	/* Signals are for the program's threads. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = pthread_create(thread, NULL, fn, pool);
+	err = pthread_create(thread, NULL, fn, arg);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (err)
 		return explain(-err, "a pool's thread: %s", strerror(err));

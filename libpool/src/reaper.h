@@ -13,8 +13,7 @@ struct binpool;
 struct reaper;
 
 /* Starts a thread of the pool's own, without signals. -ERRNO, explained. */
-int pool_thread_start(pthread_t *thread, void *(*fn)(void *pool), struct binpool *pool,
-		      const char *name);
+int pool_thread_start(pthread_t *thread, void *(*fn)(void *arg), void *arg, const char *name);
 /* Starts the thread of a pool that is about to be handed out. -ERRNO, explained. */
 int reaper_start(struct binpool *pool);
 /* Ends it. In a forked child there is none: forgets it. No lock is held. */

@@ -13,6 +13,8 @@ UNIT_TESTS := $(filter-out $(if $(filter binpool-opencl,$(LIBPOOL_PARTS)),,test_
 UNIT_CFLAGS = $(USER_CFLAGS) -Ilibpool/src -pthread
 # Whose realloc it lets fail.
 UNIT_LIBS_test_cache_odd := -Wl,--wrap=realloc
+# Whose pool gets no thread.
+UNIT_LIBS_test_background := -Wl,--wrap=pthread_create
 # Whose eventfd_write takes its time.
 UNIT_LIBS_test_reaper := -Wl,--wrap=eventfd_write
 # Whose memory cannot be unmapped, and whose bookkeeping has none.

@@ -7,7 +7,26 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "pool.h"
+
 #define MAX 64
+
+/* The library's pthread_create, by the linker: fails for a pool when told to. */
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*fn)(void *),
+			  void *arg);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*fn)(void *),
+			  void *arg);
+static struct binpool *threadless;
+static bool seen; /* what was to belong to the thread, by others */
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*fn)(void *),
+			  void *arg)
+{
+	if (!threadless)
+		return __real_pthread_create(thread, attr, fn, arg);
+	seen = background_of(&threadless->background);
+	return EAGAIN;
+}
 
 /* Its members are read while the pool's thread writes them: atomically. */
 struct slow {
@@ -480,6 +499,28 @@ static void crowd(void **state)
 	assert_int_equal(s.released, 1);
 }
 
+/* Where there is no thread to be had, others never see what was to be its. */
+static void no_thread(void **state)
+{
+	struct slow s = {.closed = 0};
+	struct binpool *pool = thp_pool(512 * MIB);
+	char *p;
+
+	(void)state;
+	threadless = pool;
+	assert_int_equal(binpool_register_in_background(pool, BINPOOL_UNLIMITED), -EAGAIN);
+	assert_error_names("thread");
+	threadless = NULL;
+	assert_false(seen);
+	add(pool, &s, 0);
+	alloc_apart(pool, 1, &p);
+	/* Not in the background, that is. */
+	assert_int_equal(s.attached, 1);
+	assert_ok(binpool_register_in_background(pool, BINPOOL_UNLIMITED));
+	assert_ok(binpool_wait_registered(pool, p, UINT32_MAX));
+	free_all(pool, 1, &p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -494,6 +535,7 @@ int main(void)
 		cmocka_unit_test(forked),
 		cmocka_unit_test(bad_arguments),
 		cmocka_unit_test(crowd),
+		cmocka_unit_test(no_thread),
 	};
 
 	return cmocka_run_group_tests_name("background", tests, NULL, NULL);
