@@ -209,10 +209,40 @@ static void membarrier_refused(void **state)
 	}
 }
 
+/* As long as somebody is at work on the caches nothing gets in or out, whichever way. */
+static void kept_out(void **state)
+{
+	/* Both sides of what the fast path knows. */
+	static struct binpool *pool[40];
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(pool); i++) {
+		void *p, *q;
+
+		pool[i] = thp_pool(64 * MIB);
+		p = binpool_alloc(pool[i], 3000);
+		q = binpool_alloc(pool[i], 3000);
+		assert_ok(binpool_free(pool[i], p));
+		pool_lock(pool[i]);
+		caches_stop(pool[i]);
+		assert_null(binpool_alloc_cached(pool[i], 3000));
+		assert_int_equal(binpool_free_cached(pool[i], q), -EAGAIN);
+		caches_go(pool[i]);
+		assert_ok(binpool_free_cached(pool[i], q));
+		assert_ptr_equal(binpool_alloc_cached(pool[i], 3000), q);
+		pool_unlock(pool[i]);
+		assert_ok(binpool_free(pool[i], q));
+		check_pool(pool[i]);
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(pool); i++)
+		assert_ok(binpool_destroy(pool[i]));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(never_negative),
+		cmocka_unit_test(kept_out),
 		cmocka_unit_test(many_pools),
 		cmocka_unit_test(membarrier_refused),
 	};
