@@ -248,10 +248,15 @@ int registrars_attach(struct binpool *pool, struct extent *e)
 /* Detaches all, the last attached first; the extent is not linked. */
 void registrars_detach(struct binpool *pool, struct extent *e)
 {
+	struct background *b = background_of(&pool->background);
+
 	assert_turn(pool);
 	while (e->attachments)
 		detach(pool, e, &e->attachments);
 	e->registered = false;
+	/* Somebody may wait for it. */
+	if (b)
+		background_kick(b);
 }
 
 static void registrar_delete(struct registrar *r)

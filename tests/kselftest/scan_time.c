@@ -115,6 +115,7 @@ TEST_F_TIMEOUT(scan, within_its_time, 200)
 	struct binpool_alloc a;
 	__u64 end = now_ms() + 100000;
 	unsigned int refused = 0;
+	long long longest = 0;
 	int err;
 
 	ASSERT_EQ(0, param_write("contig_ms", ms));
@@ -130,14 +131,17 @@ TEST_F_TIMEOUT(scan, within_its_time, 200)
 		if (err) {
 			ASSERT_EQ(-ENOMEM, err);
 			ASSERT_GT((__u64)(256 * MIB), a.run_max_bytes);
-			if (self->scans && !refused++)
-				ASSERT_LE(ms / 2, ns);
+			refused++;
+			if (ns > longest)
+				longest = ns;
 		}
 	} while (err && self->scans && now_ms() < end);
 	TH_LOG("%u times refused", refused);
 	if (!self->scans)
 		return;
 	ASSERT_LT(0, refused);
+	/* One may find no place to begin with, but not all of them. */
+	ASSERT_LE(ms / 2, longest);
 	ASSERT_EQ(0, err);
 	ASSERT_TRUE(one_clean_run(a.fd, a.capacity, self->frame));
 	close(a.fd);

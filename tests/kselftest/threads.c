@@ -249,7 +249,7 @@ static pid_t starve(int *go, unsigned int ms)
 /* However long a thread with a frame stands still: none comes back behind free_held. */
 TEST_F_TIMEOUT(empty, thread_that_stands_still, 120)
 {
-	const __u64 len = 64 * self->frame;
+	const __u64 len = 128 * self->frame, end = now_ms() + 90000;
 	const struct sched_param none = {0};
 	int waited = 0, hurried = 0;
 	long long left = 0;
@@ -264,27 +264,34 @@ TEST_F_TIMEOUT(empty, thread_that_stands_still, 120)
 		SKIP(return, "CPU 1 is not the thread's");
 	ASSERT_EQ(0, sched_setscheduler(thread, SCHED_IDLE, &none));
 	preempt_fully();
-	for (int r = 0; r < 10 && waited < 2 && !left; r++) {
+	while (waited < 2 && !left && now_ms() < end) {
 		pid_t pid, watcher;
 		__u64 start;
 		int go = -1;
 
 		pid = starve(&go, 2000);
-		sleep_ms(100);
-		/* The thread has just begun with it. */
+		sleep_ms(20);
 		if (hold_dirty(self->dev, len))
 			break;
-		sleep_ms(5);
+		/* The thread has just begun with it. */
+		sleep_ms(2);
 		close(go);
 		watcher = watch_nice(thread, 0, 1000);
 		start = now_ms();
 		attr_write("free_held", 1);
 		left = attr_read("managed_bytes");
-		/* Not so if it had no frame when it was stopped. */
-		waited += now_ms() - start > 1000;
+		if (now_ms() - start > 1000) {
+			waited++;
+			child_status(pid);
+			/* It is of no low priority while somebody waits. */
+			hurried += !child_status(watcher);
+			continue;
+		}
+		/* It had no frame when it was stopped: not yet, or no longer. */
+		kill(pid, SIGKILL);
+		kill(watcher, SIGKILL);
 		child_status(pid);
-		/* It is of no low priority while somebody waits. */
-		hurried += !child_status(watcher);
+		child_status(watcher);
 	}
 	preempt_restore();
 	EXPECT_EQ(0, left);

@@ -327,6 +327,47 @@ static void gone_before(void **state)
 	assert_int_equal(s.released, 1);
 }
 
+struct waiter {
+	struct binpool *pool;
+	void *ptr;
+	int waiting, err;
+};
+
+static void *wait_for_it(void *arg)
+{
+	struct waiter *w = arg;
+
+	set(&w->waiting, 1);
+	w->err = binpool_wait_registered(w->pool, w->ptr, UINT32_MAX);
+	return NULL;
+}
+
+/* Whoever waits for one that goes is told so, though nothing is registered. */
+static void gone_while_waited_for(void **state)
+{
+	struct slow s = {.closed = 0};
+	struct waiter w = {0};
+	pthread_t t;
+	uint64_t id;
+	char *p[3];
+
+	(void)state;
+	w.pool = pool_with(&s, 0, &id);
+	alloc_apart(w.pool, 3, p);
+	w.ptr = p[1];
+	assert_int_equal(pthread_create(&t, NULL, wait_for_it, &w), 0);
+	while (!get(&w.waiting))
+		sched_yield();
+	usleep(20000);
+	assert_ok(binpool_free(w.pool, p[1]));
+	assert_ok(binpool_free_held(w.pool));
+	pthread_join(t, NULL);
+	assert_int_equal(w.err, -ENOENT);
+	p[1] = p[2];
+	free_all(w.pool, 2, p);
+	assert_int_equal(s.calls, 0);
+}
+
 /* One that touches the memory is told of it before anybody else does. */
 static void before_use(void **state)
 {
@@ -530,6 +571,7 @@ int main(void)
 		cmocka_unit_test(refused),
 		cmocka_unit_test(cancelled),
 		cmocka_unit_test(gone_before),
+		cmocka_unit_test(gone_while_waited_for),
 		cmocka_unit_test(before_use),
 		cmocka_unit_test(lost),
 		cmocka_unit_test(forked),

@@ -131,6 +131,7 @@ static void used_meanwhile(void **state)
 	char *p[BUFFERS];
 	double start, first, all, rate;
 	uint64_t id, copied = 0;
+	int err;
 
 	(void)state;
 	if (!getenv("BINPOOL_TEST_LARGE")) {
@@ -160,10 +161,12 @@ static void used_meanwhile(void **state)
 	assert_ok(binpool_register_in_background(pool, BINPOOL_UNLIMITED));
 	assert_ok(binpool_wait_registered(pool, p[0], UINT32_MAX));
 	first = now_ms() - start;
-	while (binpool_wait_registered(pool, NULL, 0)) {
+	while ((err = binpool_wait_registered(pool, NULL, 0)) == -EAGAIN) {
 		assert_int_equal(cu.MemcpyHtoD_v2(there, p[0], BYTES), 0);
 		copied += BYTES;
 	}
+	if (err)
+		fail_msg("%s", binpool_last_error());
 	all = now_ms() - start;
 	tell("meanwhile", neighbour_stop(&other));
 	rate = (double)copied / (all - first) / 1e6;
