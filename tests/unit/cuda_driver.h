@@ -13,10 +13,12 @@
 /* As the driver's documentation has them. */
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
 typedef unsigned long long CUdeviceptr;
 
 #define CU_STREAM_NON_BLOCKING	      1
+#define CU_STREAM_PER_THREAD	      ((CUstream)2)
 #define CU_STREAM_CAPTURE_MODE_GLOBAL 0
 #define CU_MEMHOSTREGISTER_PORTABLE   1
 #define CU_MEMORYTYPE_HOST	      1
@@ -34,13 +36,20 @@ static struct {
 	int (*CtxSetCurrent)(CUcontext ctx);
 	int (*StreamCreate)(CUstream *stream, unsigned int flags);
 	int (*StreamDestroy_v2)(CUstream stream);
+	int (*StreamSynchronize)(CUstream stream);
 	int (*StreamBeginCapture_v2)(CUstream stream, int mode);
 	int (*StreamEndCapture)(CUstream stream, CUgraph *graph);
 	int (*GraphDestroy)(CUgraph graph);
+	int (*LaunchHostFunc)(CUstream stream, void (*fn)(void *), void *arg);
+	int (*EventCreate)(CUevent *event, unsigned int flags);
+	int (*EventRecord)(CUevent event, CUstream stream);
+	int (*EventDestroy_v2)(CUevent event);
 	int (*MemAlloc_v2)(CUdeviceptr *ptr, size_t bytes);
 	int (*MemFree_v2)(CUdeviceptr ptr);
 	int (*MemcpyHtoD_v2)(CUdeviceptr to, const void *from, size_t bytes);
+	int (*MemcpyHtoDAsync_v2)(CUdeviceptr to, const void *from, size_t bytes, CUstream stream);
 	int (*MemcpyDtoH_v2)(void *to, CUdeviceptr from, size_t bytes);
+	int (*MemcpyDtoDAsync_v2)(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
 	int (*MemHostRegister_v2)(void *ptr, size_t bytes, unsigned int flags);
 	int (*MemHostUnregister)(void *ptr);
 	int (*MemGetInfo_v2)(size_t *unused, size_t *total);
@@ -72,13 +81,20 @@ static inline int find_device(void **state)
 		CALL(CtxSetCurrent),
 		CALL(StreamCreate),
 		CALL(StreamDestroy_v2),
+		CALL(StreamSynchronize),
 		CALL(StreamBeginCapture_v2),
 		CALL(StreamEndCapture),
 		CALL(GraphDestroy),
+		CALL(LaunchHostFunc),
+		CALL(EventCreate),
+		CALL(EventRecord),
+		CALL(EventDestroy_v2),
 		CALL(MemAlloc_v2),
 		CALL(MemFree_v2),
 		CALL(MemcpyHtoD_v2),
+		CALL(MemcpyHtoDAsync_v2),
 		CALL(MemcpyDtoH_v2),
+		CALL(MemcpyDtoDAsync_v2),
 		CALL(MemHostRegister_v2),
 		CALL(MemHostUnregister),
 		CALL(MemGetInfo_v2),

@@ -3,115 +3,17 @@
  * Buffers that a CUDA stream is at work on, on a real driver and device. Where there
  * is none: the sentence that says so. Needs nothing of CUDA to be built.
  */
-#include "unit.h"
-
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <binpool_cuda.h>
 
-/* As the driver's documentation has them. */
-typedef struct CUctx_st *CUcontext;
-typedef struct CUstream_st *CUstream;
-typedef struct CUevent_st *CUevent;
-typedef struct CUgraph_st *CUgraph;
-typedef unsigned long long CUdeviceptr;
+#include "cuda_driver.h"
 
-#define CU_STREAM_NON_BLOCKING	      1
-#define CU_STREAM_PER_THREAD	      ((CUstream)2)
-#define CU_STREAM_CAPTURE_MODE_GLOBAL 0
-#define CU_MEMHOSTREGISTER_PORTABLE   1
-
-static struct {
-	int (*Init)(unsigned int flags);
-	int (*DeviceGet)(int *device, int ordinal);
-	int (*DevicePrimaryCtxRetain)(CUcontext *ctx, int device);
-	int (*DevicePrimaryCtxReset_v2)(int device);
-	int (*DevicePrimaryCtxRelease_v2)(int device);
-	int (*CtxSetCurrent)(CUcontext ctx);
-	int (*StreamCreate)(CUstream *stream, unsigned int flags);
-	int (*StreamDestroy_v2)(CUstream stream);
-	int (*StreamSynchronize)(CUstream stream);
-	int (*StreamBeginCapture_v2)(CUstream stream, int mode);
-	int (*StreamEndCapture)(CUstream stream, CUgraph *graph);
-	int (*GraphDestroy)(CUgraph graph);
-	int (*LaunchHostFunc)(CUstream stream, void (*fn)(void *), void *arg);
-	int (*MemAlloc_v2)(CUdeviceptr *ptr, size_t bytes);
-	int (*MemFree_v2)(CUdeviceptr ptr);
-	int (*MemcpyHtoDAsync_v2)(CUdeviceptr to, const void *from, size_t bytes, CUstream stream);
-	int (*MemcpyDtoH_v2)(void *to, CUdeviceptr from, size_t bytes);
-	int (*MemcpyDtoDAsync_v2)(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
-	int (*MemHostRegister_v2)(void *ptr, size_t bytes, unsigned int flags);
-	int (*MemHostUnregister)(void *ptr);
-	int (*EventCreate)(CUevent *event, unsigned int flags);
-	int (*EventRecord)(CUevent event, CUstream stream);
-	int (*EventDestroy_v2)(CUevent event);
-} cu;
-
-static bool driver;
-static int device;
-static CUcontext context;
 static CUstream stream;
 
-#define CALL(name)                                                                                 \
-	{                                                                                          \
-		"cu" #name, &cu.name                                                               \
-	}
-
-static int find_device(void **state)
+static int find_stream(void **state)
 {
-	const struct {
-		const char *symbol;
-		void *at;
-	} calls[] = {
-		CALL(Init),
-		CALL(DeviceGet),
-		CALL(DevicePrimaryCtxRetain),
-		CALL(DevicePrimaryCtxReset_v2),
-		CALL(DevicePrimaryCtxRelease_v2),
-		CALL(CtxSetCurrent),
-		CALL(StreamCreate),
-		CALL(StreamDestroy_v2),
-		CALL(StreamSynchronize),
-		CALL(StreamBeginCapture_v2),
-		CALL(StreamEndCapture),
-		CALL(GraphDestroy),
-		CALL(LaunchHostFunc),
-		CALL(MemAlloc_v2),
-		CALL(MemFree_v2),
-		CALL(MemcpyHtoDAsync_v2),
-		CALL(MemcpyDtoH_v2),
-		CALL(MemcpyDtoDAsync_v2),
-		CALL(MemHostRegister_v2),
-		CALL(MemHostUnregister),
-		CALL(EventCreate),
-		CALL(EventRecord),
-		CALL(EventDestroy_v2),
-	};
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-
-	(void)state;
-	driver = library != NULL;
-	for (size_t i = 0; library && i < sizeof(calls) / sizeof(calls[0]); i++) {
-		void *address = dlsym(library, calls[i].symbol);
-
-		if (!address)
-			return -1;
-		memcpy(calls[i].at, &address, sizeof(address));
-	}
-	if (!driver || cu.Init(0) || cu.DeviceGet(&device, 0)) {
-		printf("# no CUDA device\n");
-		return 0;
-	}
-	return cu.DevicePrimaryCtxRetain(&context, device) || cu.CtxSetCurrent(context) ||
-	       cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-}
-
-static void need_device(void)
-{
-	if (!context)
-		skip();
-	assert_int_equal(cu.CtxSetCurrent(context), 0);
+	return find_device(state) || (context && cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 }
 
 /* ---- A pool that CUDA knows as pinned --------------------------------------- */
@@ -377,5 +279,5 @@ int main(void)
 		cmocka_unit_test(callers_events), cmocka_unit_test(context_goes),
 	};
 
-	return cmocka_run_group_tests_name("cuda", tests, find_device, NULL);
+	return cmocka_run_group_tests_name("cuda", tests, find_stream, NULL);
 }
