@@ -7,9 +7,9 @@
  *  - its thread, between cache_enter() and cache_leave(): magazines and asked;
  *  - whoever has the pool locked and has revoked it (caches_revoke): everything;
  *  - its thread outside of these two, if it holds the lock of any arena.
- * A thread that is inside sets busy first and looks at revoked then; a thief sets
- * revoked first and looks at busy then. Each must see the other's: the thief's
- * membarrier() stands for the barrier that the owner saves.
+ * A thread that is inside sets busy first and looks at limit then, or at revoked off the
+ * fast path; a thief sets both first and looks at busy then. Each must see the other's: the
+ * thief's membarrier() stands for the barrier that the owner saves.
  *
  * A cached buffer is held: what the pool's counters say of it is brought up to
  * date when somebody reads them (caches_settle).

@@ -161,7 +161,7 @@ struct bin_level {
 /* ---- The pool ----------------------------------------------------------- */
 
 struct binpool {
-	/* Fixed at create; first, in one cache line, what every call looks at. */
+	/* Fixed at create; first what every call looks at, of cache_levels one. */
 	uint32_t fast_number; /* the number if it is small enough for the fast path, else 0 */
 	uint32_t cache_tight; /* this, cache_mask and cache_levels: for cache_place() */
 	uint64_t cache_mask;

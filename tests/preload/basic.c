@@ -168,57 +168,65 @@ static void start_driver(void)
 	CHECK(!init(0));
 }
 
+/* All of the driver's functions on our memory; the address of some that is freed. */
+static void *driver_served(const struct plugin *driver, unsigned int asked)
+{
+	struct fake *fake = driver_state();
+	unsigned int flags;
+	void *ptr, *device;
+
+	ptr = served(driver, 3 * MIB, asked);
+	CHECK(!driver->get_flags(&flags, ptr) && flags == 3);
+	CHECK(!driver->get_device(&device, ptr, 0) && device != ptr);
+	CHECK(!driver->free_host(ptr));
+	CHECK(!driver->malloc_host(&ptr, MIB));
+	CHECK(fake->host_allocs == 0 && pinned(ptr, MIB));
+	CHECK(!driver->free_host(ptr));
+	return ptr;
+}
+
+/* What is not for us: @freed, and flags that are none of ours. */
+static void driver_passed(const struct plugin *driver, void *freed)
+{
+	struct fake *fake = driver_state();
+	void *ptr;
+
+	CHECK(driver->free_host(freed) == BAD_VALUE);
+	CHECK(!driver->host_alloc(&ptr, MIB, WRITECOMBINE));
+	CHECK(fake->host_allocs == 1);
+	CHECK(!driver->free_host(ptr) && fake->host_frees == 1);
+}
+
 /* Who uses the driver himself has made a context before. */
 void scenario_driver(void)
 {
 	const struct plugin *driver = plugin_load("driver_plugin");
 	struct fake *fake = driver_state();
-	unsigned int flags;
-	void *ptr, *device;
+	void *ptr;
 	int (*old)(void **, unsigned int);
 
 	start_driver();
 	CHECK(driver->host_alloc(&ptr, MIB, 0) == FAKE_LEGACY_ERR);
 	CHECK(fake->contexts == 0);
 	make_context(0);
-	ptr = served(driver, 3 * MIB, 3);
-	CHECK(!driver->get_flags(&flags, ptr) && flags == 3);
-	CHECK(!driver->get_device(&device, ptr, 0) && device != ptr);
-	CHECK(!driver->free_host(ptr));
-	CHECK(!driver->malloc_host(&ptr, MIB));
-	CHECK(fake->host_allocs == 0 && pinned(ptr, MIB));
-	CHECK(!driver->free_host(ptr));
+	driver_served(driver, 3);
 	*(void **)&old = dlsym(RTLD_DEFAULT, "cuMemAllocHost");
 	CHECK(old && !old(&ptr, MIB));
 	CHECK(fake->host_allocs == 0 && pinned(ptr, MIB));
 	CHECK(!driver->free_host(ptr));
-	CHECK(driver->free_host(ptr) == BAD_VALUE);
-	CHECK(!driver->host_alloc(&ptr, MIB, WRITECOMBINE));
-	CHECK(fake->host_allocs == 1);
-	CHECK(!driver->free_host(ptr) && fake->host_frees == 1);
+	driver_passed(driver, ptr);
 }
 
 static void looked_up(const struct plugin *driver)
 {
-	struct fake *fake = driver_state();
-	unsigned int flags;
-	void *ptr, *device;
+	void *ptr;
 
 	CHECK((void *)driver->malloc_host == dlsym(RTLD_DEFAULT, "cuMemAllocHost_v2"));
 	CHECK((void *)driver->get_device == dlsym(RTLD_DEFAULT, "cuMemHostGetDevicePointer_v2"));
 	start_driver();
 	make_context(0);
-	ptr = served(driver, 3 * MIB, 1);
-	CHECK(!driver->get_flags(&flags, ptr) && flags == 3);
-	CHECK(!driver->get_device(&device, ptr, 0) && device != ptr);
-	CHECK(!driver->free_host(ptr));
-	CHECK(!driver->malloc_host(&ptr, MIB));
-	CHECK(fake->host_allocs == 0 && pinned(ptr, MIB));
-	CHECK(!driver->free_host(ptr));
-	CHECK(driver->free_host(ptr) == BAD_VALUE);
-	CHECK(!driver->host_alloc(&ptr, MIB, WRITECOMBINE));
-	CHECK(fake->host_allocs == 1);
-	CHECK(!driver->free_host(ptr) && fake->host_frees == 1);
+	ptr = driver_served(driver, 1);
+	driver_passed(driver, ptr);
 }
 
 /* Who looks the functions up is served if that was asked for. */
