@@ -33,3 +33,29 @@ bench: ## Measure allocating and freeing, beside other allocators
 	BUILD='$(BUILD)' tests/bench/bench-python
 	+$(MAKE) --no-print-directory $(BUILD)/bench/hotpath $(BUILD)/bench/peer_dpdk.so
 	BUILD='$(BUILD)' tests/bench/bench-hotpath
+
+# What bench-cuda runs. It needs nothing of CUDA to be built.
+CUDA_BENCH_OBJ := $(patsubst tests/bench/cuda/%.c,$(BUILD)/obj/bench-cuda/%.o,\
+	$(filter-out %/fake_driver.c,$(wildcard tests/bench/cuda/*.c)))
+
+$(BUILD)/obj/bench-cuda/%.o: tests/bench/cuda/%.c
+	@mkdir -p $(@D)
+	$(CC) $(USER_CFLAGS) $(CFLAGS) -pthread -c $< -o $@
+
+$(BUILD)/bench/cuda: $(CUDA_BENCH_OBJ) | lib
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -pthread $(CUDA_BENCH_OBJ) -o $@ -L$(LIB) -Wl,-rpath,'$$ORIGIN/../lib' \
+		-lbinpool -lbinpool-cuda -ldl $(LDFLAGS)
+
+-include $(CUDA_BENCH_OBJ:.o=.d)
+
+.PHONY: bench-cuda bench-cuda-programs
+bench-cuda-programs: $(BUILD)/bench/cuda $(PRELOAD_TEST)/warm.so
+
+bench-cuda: bench-cuda-programs ## Measure on an NVIDIA GPU, beside cuMemHostAlloc, PyTorch, CuPy (QUICK=1)
+	BUILD='$(BUILD)' tests/bench/bench-cuda $(if $(QUICK),--quick)
+
+# A driver for tests of it, which is found by who is told of it.
+$(BUILD)/tests/bench/fake/libcuda.so.1: tests/bench/cuda/fake_driver.c
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -MMD -MP,$(USER_CFLAGS)) $(CFLAGS) $(LDFLAGS) -fPIC -shared -o $@ $< -pthread
