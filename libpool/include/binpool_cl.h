@@ -24,11 +24,52 @@ extern "C" {
  * any number of contexts. Context and queue are retained until detached.
  * *id is for binpool_remove_registrar, which blocks until @queue has finished
  * what touches the extents.
- * Errors: -EFBIG an extent is above CL_DEVICE_MAX_MEM_ALLOC_SIZE; -ENOMEM;
- * -EIO any other OpenCL error, named in binpool_last_error().
+ * Errors: -EFBIG an extent is above CL_DEVICE_MAX_MEM_ALLOC_SIZE; -EBUSY the pool is attached
+ * with BINPOOL_CL_ZEROCOPY; -ENOMEM; -EIO any other OpenCL error, named in
+ * binpool_last_error(). Allocations that need a new extent fail with the same.
  */
 int binpool_cl_attach(struct binpool *pool, cl_context context, cl_command_queue queue,
 		      uint64_t *id);
+
+/*
+ * Kernels work on the pool's memory itself: extents are cl_mem that are not mapped, and buffers
+ * are parts of them, see binpool_cl_mem. One context at a time. On a device that does not share
+ * the host's memory a kernel's use of it costs device memory of the extent's size.
+ */
+#define BINPOOL_CL_ZEROCOPY (1u << 8)
+
+/*
+ * As that, with @flags: 0, BINPOOL_CL_ZEROCOPY, BINPOOL_REGISTRAR_OPTIONAL. Errors: also -EINVAL
+ * unknown flags; -EBUSY ZEROCOPY, and the pool is attached already.
+ */
+int binpool_cl_attach_ex(struct binpool *pool, cl_context context, cl_command_queue queue,
+			 uint32_t flags, uint64_t *id);
+
+/*
+ * *mem: the buffer at @ptr, all of its capacity, of a pool that is attached to @context with
+ * BINPOOL_CL_ZEROCOPY: for kernels. The pool's; it stays until the buffer is freed. With the
+ * first call what is in the buffer becomes undefined. The host has it then, and may read and
+ * write it except between binpool_cl_acquire and binpool_cl_release.
+ * Errors: -EOPNOTSUPP less than a page, or it does not begin at one (binpool_alloc_aligned);
+ * -EBUSY another context has the pool, or a buffer that was freed here was not released;
+ * -ENOENT the pool is not attached so, or the extent was refused; -EINVAL; -ENOMEM; -ENODEV the
+ * process is ending; -EIO any other OpenCL error.
+ */
+int binpool_cl_mem(struct binpool *pool, void *ptr, cl_context context, cl_mem *mem);
+
+/*
+ * The device gets the buffer: after this what the host has written is there, for commands in
+ * @queue and in others of the context. With @done it is not waited for, and *done, the caller's,
+ * is what commands in other queues have to wait for. Who frees a buffer has released it.
+ * Errors: -EBUSY the device has it; -ENOENT nobody called binpool_cl_mem for it; else as there.
+ */
+int binpool_cl_acquire(struct binpool *pool, void *ptr, cl_command_queue queue, cl_event *done);
+
+/*
+ * The host gets it back, with what the device has written by commands before in @queue, or, with
+ * @done, when that is complete. Errors: -EINVAL the host has it; else as binpool_cl_acquire's.
+ */
+int binpool_cl_release(struct binpool *pool, void *ptr, cl_command_queue queue, cl_event *done);
 
 /*
  * As binpool_free_after, for a buffer that commands already enqueued in @queue may

@@ -59,6 +59,12 @@ static const char *cl_name(cl_int err)
 	}
 }
 
+int cl_refuse(int err, const char *sentence)
+{
+	binpool_set_last_error(sentence);
+	return err;
+}
+
 int cl_explain(const char *call, size_t bytes, cl_int err)
 {
 	char text[256], on[40];
