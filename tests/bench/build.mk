@@ -38,18 +38,21 @@ bench: ## Measure allocating and freeing, beside other allocators
 CUDA_BENCH_OBJ := $(patsubst tests/bench/cuda/%.c,$(BUILD)/obj/bench-cuda/%.o,\
 	$(filter-out %/fake_driver.c,$(wildcard tests/bench/cuda/*.c)))
 
+CUDA_BENCH_URING := $(filter binpool-uring,$(LIBPOOL_PARTS))
+
 $(BUILD)/obj/bench-cuda/%.o: tests/bench/cuda/%.c
 	@mkdir -p $(@D)
-	$(CC) $(USER_CFLAGS) $(CFLAGS) -pthread -c $< -o $@
+	$(CC) $(USER_CFLAGS) $(if $(CUDA_BENCH_URING),-DHAVE_URING) $(CFLAGS) -pthread -c $< -o $@
 
 $(BUILD)/bench/cuda: $(CUDA_BENCH_OBJ) | lib
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -pthread $(CUDA_BENCH_OBJ) -o $@ -L$(LIB) -Wl,-rpath,'$$ORIGIN/../lib' \
-		-lbinpool -lbinpool-cuda -ldl $(LDFLAGS)
+		-lbinpool -lbinpool-cuda $(if $(CUDA_BENCH_URING),-lbinpool-uring -luring) -ldl \
+		$(LDFLAGS)
 
 -include $(CUDA_BENCH_OBJ:.o=.d)
 
-.PHONY: bench-cuda bench-cuda-programs
+.PHONY: bench-cuda bench-cuda-programs bench-cuda-test-programs
 bench-cuda-programs: $(BUILD)/bench/cuda $(PRELOAD_TEST)/warm.so
 
 bench-cuda: bench-cuda-programs ## Measure on an NVIDIA GPU, beside cuMemHostAlloc, PyTorch, CuPy (QUICK=1)
@@ -59,3 +62,5 @@ bench-cuda: bench-cuda-programs ## Measure on an NVIDIA GPU, beside cuMemHostAll
 $(BUILD)/tests/bench/fake/libcuda.so.1: tests/bench/cuda/fake_driver.c
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -MMD -MP,$(USER_CFLAGS)) $(CFLAGS) $(LDFLAGS) -fPIC -shared -o $@ $< -pthread
+
+bench-cuda-test-programs: bench-cuda-programs $(BUILD)/tests/bench/fake/libcuda.so.1

@@ -90,6 +90,7 @@ struct binpool;
 struct memory {
 	const struct memory_kind *kind;
 	struct binpool *pool; /* of the kinds that are one */
+	bool bare;
 };
 
 /*
@@ -102,8 +103,13 @@ void memory_open(struct memory *m, const char *kind);
 void *memory_get(struct memory *m, size_t bytes);
 void memory_put(struct memory *m, void *ptr, size_t bytes);
 bool memory_is_pinned(const struct memory *m);
-/* Without registration, as memory that is to be registered afterwards; a pool has none yet. */
+/*
+ * For memory that is to be registered afterwards: a pool by its registrar, what is mapped by
+ * hand by memory_register. "host" is got then, and NULL before. It is unregistered by hand, too.
+ */
 void memory_open_bare(struct memory *m, const char *kind);
+void memory_register(struct memory *m, void **ptr, size_t bytes);
+void memory_unregister(struct memory *m, void *ptr, size_t bytes);
 
 /* ---- The rest ---------------------------------------------------------------------------- */
 
@@ -123,6 +129,12 @@ void sort(double *values, size_t n);
 /* What main() knows; each takes its arguments, NULL at the end. */
 int alloc_main(char **args);
 int copy_main(char **args);
+int disk_main(char **args);
+int file_main(char **args);
+int neighbour_main(char **args);
 int probe_main(char **args);
+int ready_main(char **args);
+int reuse_main(char **args);
+int threads_main(char **args);
 
 #endif /* BENCH_H */

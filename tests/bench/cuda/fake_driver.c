@@ -5,6 +5,7 @@
  * Owns the ranges of pinned memory and the copies that are to come; one lock. For many threads.
  *
  * FAKE_CUDA_HANG in the environment: who asks for pinned memory never gets an answer.
+ * FAKE_CUDA_WRONG: the last byte of a copy to the device is not copied.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -92,9 +93,14 @@ static void *pointer(unsigned long long at)
 	return (void *)(uintptr_t)at;
 }
 
+static size_t right(size_t bytes)
+{
+	return bytes && getenv("FAKE_CUDA_WRONG") ? bytes - 1 : bytes;
+}
+
 EXPORT int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t bytes)
 {
-	return copy(pointer(to), from, bytes, NULL);
+	return copy(pointer(to), from, right(bytes), NULL);
 }
 
 EXPORT int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes)
@@ -105,7 +111,7 @@ EXPORT int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes)
 EXPORT int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes, void *stream)
 {
 	(void)stream;
-	return copy(pointer(to), from, bytes, from);
+	return copy(pointer(to), from, right(bytes), from);
 }
 
 EXPORT int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t bytes, void *stream)

@@ -22,6 +22,7 @@ struct memory_kind {
 	void (*put)(void *ptr, size_t bytes);
 	bool registered; /* by us, after it was got */
 	bool pageable;
+	bool pinned_by_driver; /* when it is got */
 };
 
 /* Of a huge page. */
@@ -153,7 +154,7 @@ static const struct memory_kind kinds[] = {
 	{"hugetlb", .get = hugetlb_get, .put = mapped_put, .registered = true},
 	{"warm", .get = warm_get, .put = mapped_put, .registered = true},
 	{"thp", .get = thp_get, .put = mapped_put, .registered = true},
-	{"host", .get = host_get, .put = host_put},
+	{"host", .get = host_get, .put = host_put, .pinned_by_driver = true},
 	{"pageable", .get = pageable_get, .put = pageable_put, .pageable = true},
 };
 
@@ -164,6 +165,7 @@ void memory_open_bare(struct memory *m, const char *kind)
 
 	m->kind = NULL;
 	m->pool = NULL;
+	m->bare = true;
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
 		if (!strcmp(kind, kinds[i].name))
 			m->kind = &kinds[i];
@@ -182,18 +184,37 @@ void memory_open(struct memory *m, const char *kind)
 	uint64_t id;
 
 	memory_open_bare(m, kind);
+	m->bare = false;
 	if (m->pool && binpool_cuda_attach(m->pool, 0, &id))
 		end(1, "%s", binpool_last_error());
+}
+
+void memory_register(struct memory *m, void **ptr, size_t bytes)
+{
+	if (m->kind->pinned_by_driver)
+		*ptr = m->kind->get(bytes);
+	else
+		CU(MemHostRegister_v2(*ptr, bytes, CU_MEMHOSTREGISTER_PORTABLE));
+}
+
+void memory_unregister(struct memory *m, void *ptr, size_t bytes)
+{
+	if (m->kind->pinned_by_driver)
+		m->kind->put(ptr, bytes);
+	else
+		CU(MemHostUnregister(ptr));
 }
 
 void *memory_get(struct memory *m, size_t bytes)
 {
 	void *ptr;
 
+	if (!m->pool && m->kind->pinned_by_driver && m->bare)
+		return NULL;
 	if (!m->pool) {
 		ptr = m->kind->get(bytes);
-		if (m->kind->registered)
-			CU(MemHostRegister_v2(ptr, bytes, CU_MEMHOSTREGISTER_PORTABLE));
+		if (m->kind->registered && !m->bare)
+			memory_register(m, &ptr, bytes);
 		return ptr;
 	}
 	ptr = binpool_alloc(m->pool, bytes);

@@ -15,6 +15,8 @@ import time
 IMPOSSIBLE = 77
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 UNITS = {"ms": "ms", "us": "us", "ns": "ns", "GBps": "GB/s", "GiB": "GiB"}
+# What was begun in time may take so much longer.
+GRACE = 20
 THREADS = min(8, os.cpu_count() or 1)
 
 
@@ -205,6 +207,15 @@ class Session:
                 child.returncode = -signal.SIGKILL
             return None, out, err
 
+    @staticmethod
+    def available():
+        """Bytes of memory that could be had."""
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * KIB
+        return 0
+
     def save(self):
         path = self.options.json
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -224,7 +235,9 @@ class Part:
     def __init__(self, session, name, title, limit):
         self.session, self.name, self.title = session, name, title
         self.quick = session.options.quick
-        self.begin, self.limit = time.monotonic(), limit
+        self.tiny = session.options.tiny
+        self.begin, self.limit = time.monotonic(), session.options.limit or limit
+        self.grace = min(GRACE, self.limit)
         self.rows, self.omitted, self.failures, self.notes = {}, {}, [], []
 
     def left(self):
@@ -245,13 +258,13 @@ class Part:
             self.notes.append(sentence)
 
     def add(self, row, peer, figures):
-        """Figures of a round; a name with a dot is NAME.PEER."""
+        """Figures of a round."""
         for name, values in figures.items():
-            figure, _, other = name.partition(".")
-            self.rows.setdefault(row, {}).setdefault(figure, {}).setdefault(
-                other or peer, []).extend(values)
+            if values:
+                self.rows.setdefault(row, {}).setdefault(name, {}).setdefault(
+                    peer, []).extend(values)
 
-    def run(self, what, argv, environment=None, warm=(), files=()):
+    def run(self, what, argv, environment=None, warm=(), parser=parse):
         """The figures of a program; what ends badly is told and kept, with what it said before."""
         keeper, environment = None, dict(environment or {})
         if self.left() <= 0:
@@ -267,19 +280,20 @@ class Part:
             environment["LD_PRELOAD"] = self.session.warm_library
         try:
             status, out, err = self.session.spawn(
-                argv, self.left(), environment, [*files, *(keeper.fds if keeper else ())])
+                argv, self.left() + self.grace, environment, keeper.fds if keeper else ())
         except OSError as error:
             self.fail(what, str(error))
             return {}
         finally:
             if keeper:
                 keeper.close()
-        figures, comments = parse(out)
+        figures, comments = parser(out)
         said = " ".join(err.split()) or "it did not say why"
         for comment in comments:
             self.note(comment)
         if status is None:
-            self.fail(what, f"stopped, since the {self.limit:.0f} s of this part were over")
+            self.fail(what, f"stopped, {self.grace:.0f} s after the {self.limit:.0f} s of this "
+                            "part were over")
         elif status == IMPOSSIBLE:
             self.omit(what, said)
         elif status:
@@ -288,7 +302,7 @@ class Part:
 
     def rounds(self, most, turns):
         """Calls each of @turns by turns, up to @most times, while there is time for all of them."""
-        longest = 0
+        longest, most = 0, 1 if self.tiny else most
         for n in range(most):
             if n and self.left() < longest * 1.2:
                 self.note(f"{n} of {most} rounds: for more there was no time")
@@ -315,7 +329,7 @@ class Part:
         done, first = {}, None
         for peer, values in peers.items():
             done[peer] = summary(values)
-            first = first or done[peer]["median"]
+            first = done[peer]["median"] if first is None else first
             done[peer]["ratio"] = done[peer]["median"] / first if first else None
         return done
 
@@ -329,12 +343,12 @@ class Part:
                     continue
                 unit = UNITS.get(figure.rpartition("_")[2], "")
                 head = f"{titles[figure]}{', ' + row if row else ''}"
-                print(f"  {head:46}{'median ' + unit:>14}{'min':>11}{'max':>11}"
+                print(f"  {head:58}{'median ' + unit:>12}{'min':>10}{'max':>10}"
                       f"{'ratio':>9}{'n':>4}")
                 for peer, s in peers.items():
                     ratio = "" if s["ratio"] is None else f"x{number(s['ratio'])}"
-                    print(f"    {peer:44}{number(s['median']):>14}{number(s['min']):>11}"
-                          f"{number(s['max']):>11}{ratio:>9}{s['n']:>4}")
+                    print(f"    {peer:56}{number(s['median']):>12}{number(s['min']):>10}"
+                          f"{number(s['max']):>10}{ratio:>9}{s['n']:>4}")
         for sentence in self.notes:
             print(f"  {sentence}")
         for why, whats in self.omitted.items():

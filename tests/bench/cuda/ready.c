@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * ready KIND BYTES HOW: a process wants much pinned memory, and to copy from its first part soon.
+ * HOW is "foreground", or, of pools, "background": registered while it is used already. The memory
+ * comes in PARTS pieces.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <binpool_cuda.h>
+
+#include "bench.h"
+
+#define PARTS 16
+
+int ready_main(char **args)
+{
+	double start, ready, first, usable;
+	size_t bytes, copied = 0;
+	CUdeviceptr there;
+	char *p[PARTS];
+	struct memory m;
+	uint64_t id;
+	bool background;
+	int err;
+
+	if (!args[0] || !args[1] || !args[2])
+		end(1, "ready KIND BYTES HOW");
+	bytes = bytes_of(args[1]) / PARTS;
+	background = !strcmp(args[2], "background");
+	cuda_open();
+	CU(MemAlloc_v2(&there, bytes));
+
+	start = now_ms();
+	if (background) {
+		memory_open_bare(&m, args[0]);
+		if (!m.pool || binpool_register_in_background(m.pool, BINPOOL_UNLIMITED) ||
+		    binpool_cuda_attach(m.pool, 0, &id))
+			end(1, "%s", m.pool ? binpool_last_error() : "not a pool");
+	} else {
+		memory_open(&m, args[0]);
+	}
+	p[0] = memory_get(&m, bytes);
+	if (background && binpool_wait_registered(m.pool, p[0], UINT32_MAX))
+		end(1, "%s", binpool_last_error());
+	CU(MemcpyHtoD_v2(there, p[0], bytes));
+	first = now_ms();
+	for (int i = 1; i < PARTS; i++)
+		p[i] = memory_get(&m, bytes);
+	usable = now_ms();
+	while (background && (err = binpool_wait_registered(m.pool, NULL, 0))) {
+		if (err != -EAGAIN)
+			end(1, "%s", binpool_last_error());
+		CU(MemcpyHtoD_v2(there, p[0], bytes));
+		copied += bytes;
+	}
+	ready = now_ms();
+	printf("first_copy_ms %.3f\nusable_ms %.3f\nready_ms %.3f\n", first - start, usable - start,
+	       ready - start);
+	if (copied)
+		printf("meanwhile_GBps %.3f\n", (double)copied / (ready - usable) / 1e6);
+
+	for (int i = 0; i < PARTS; i++)
+		if (!cuda_is_pinned(p[i]) || !cuda_is_pinned(p[i] + bytes - 1))
+			end(1, "the driver does not know part %d as pinned", i);
+	pattern_fill(p[0], bytes, 1);
+	CU(MemcpyHtoD_v2(there, p[0], bytes));
+	CU(MemcpyDtoH_v2(p[PARTS - 1], there, bytes));
+	if (pattern_check(p[PARTS - 1], bytes, 1) != bytes)
+		end(1, "data is wrong after a copy to the device and back");
+	return 0;
+}
