@@ -6,11 +6,17 @@
  */
 #include "stress.h"
 
-/* How long something on its way may take to arrive. */
-#define SETTLE_MS 10000
+/* How long something on its way may take to arrive; what was planted never does. */
+#define SETTLE_MS	  10000
+#define SETTLE_PLANTED_MS 2000
 
 /* A limit that was lowered binds whoever comes then, not who is in the middle. */
 #define GRACE_MS 2000
+
+static unsigned int settle_ms(void)
+{
+	return shared->options.plant ? SETTLE_PLANTED_MS : SETTLE_MS;
+}
 
 static __u64 bound;
 static __u64 lowered_to, lowered_at;
@@ -124,7 +130,7 @@ static long long bins_sum(int nid, const char *attr)
 static void audit_bins(void)
 {
 	static const char *const of_bins[] = {"active_bytes", "held_bytes", "held_clean_bytes"};
-	__u64 end = now_ms() + SETTLE_MS * slowness();
+	__u64 end = now_ms() + settle_ms() * slowness();
 
 	for (unsigned int i = 0; i < shared->nr_nodes * 3; i++) {
 		int nid = shared->nodes[i / 3];
@@ -148,7 +154,7 @@ static void audit_sums(void)
 		"active_bytes", "held_bytes",	 "held_clean_bytes",
 		"limbo_bytes",	"retired_bytes", "quarantine_bytes",
 	};
-	__u64 end = now_ms() + SETTLE_MS * slowness();
+	__u64 end = now_ms() + settle_ms() * slowness();
 	long long managed, parts;
 
 	while (!adds_up(&managed, &parts) && now_ms() < end)
@@ -171,7 +177,7 @@ static void audit_sums(void)
 /* What closed blocks left of whose memory the addresses were told, and nothing else. */
 static void audit_quarantine(void)
 {
-	__u64 end = now_ms() + SETTLE_MS, most, least;
+	__u64 end = now_ms() + settle_ms() * slowness(), most, least;
 	long long now;
 
 	do {
@@ -186,11 +192,11 @@ static void audit_quarantine(void)
 /* All workers are parked, and without pins. */
 void audit_paused(int dev)
 {
-	__u64 end = now_ms() + SETTLE_MS * slowness(), live = live_bytes(0, 0);
+	__u64 end = now_ms() + settle_ms() * slowness(), live = live_bytes(0, 0);
 	long long active;
 
 	inboxes_drain();
-	if (!attr_becomes("limbo_bytes", 0, SETTLE_MS))
+	if (!attr_becomes("limbo_bytes", 0, settle_ms()))
 		report(CHECK_RETURN, "%lld bytes stay in limbo without pins",
 		       attr_read("limbo_bytes"));
 	do {

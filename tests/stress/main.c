@@ -220,6 +220,7 @@ static int control(struct options *options)
 		bool seen;
 		pid_t pid;
 
+		options->sought = plants[options->plant].check;
 		prepare(options);
 		pid = fork();
 		if (!pid) {
@@ -229,7 +230,7 @@ static int control(struct options *options)
 		}
 		waitpid(pid, NULL, 0);
 		kill(-pid, SIGKILL); /* what outlives the run on purpose */
-		seen = shared->reports[plants[options->plant].check];
+		seen = shared->reports[options->sought];
 		tap(seen, plants[options->plant].name);
 		forget();
 		attr_becomes("managed_bytes", 0, 100);

@@ -102,6 +102,7 @@ struct options {
 	bool kills;
 	bool hog;
 	enum plant plant;
+	enum check sought; /* with a plant: which check is to see it */
 };
 
 /* A block that a worker has, for the sums. */

@@ -178,8 +178,9 @@ static void pause_and_audit(int dev)
 }
 
 /*
- * Whether the run is over: after its time, or its number of operations. A slow machine
- * gets more time, until each operation was done once.
+ * Whether the run is over: after its time, or its number of operations; one with a
+ * violation as soon as that was seen. A slow machine gets more time, until each operation
+ * was done once.
  */
 static bool over(__u64 started)
 {
@@ -192,6 +193,8 @@ static bool over(__u64 started)
 		all &= op_was_done(i);
 	}
 	if (options->ops && n >= options->ops * options->workers * options->threads)
+		return true;
+	if (options->plant && shared->reports[options->sought])
 		return true;
 	return ms > options->seconds * 1000 &&
 	       (all || options->plant || ms > options->seconds * 3000);
