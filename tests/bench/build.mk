@@ -36,7 +36,7 @@ bench: ## Measure allocating and freeing, beside other allocators
 
 # What bench-cuda runs. It needs nothing of CUDA to be built.
 CUDA_BENCH_OBJ := $(patsubst tests/bench/cuda/%.c,$(BUILD)/obj/bench-cuda/%.o,\
-	$(filter-out %/fake_driver.c,$(wildcard tests/bench/cuda/*.c)))
+	$(filter-out %/late_driver.c,$(wildcard tests/bench/cuda/*.c)))
 
 CUDA_BENCH_URING := $(filter binpool-uring,$(LIBPOOL_PARTS))
 
@@ -58,9 +58,16 @@ bench-cuda-programs: $(BUILD)/bench/cuda $(PRELOAD_TEST)/warm.so
 bench-cuda: bench-cuda-programs ## Measure on an NVIDIA GPU, beside cuMemHostAlloc, PyTorch, CuPy (QUICK=1)
 	BUILD='$(BUILD)' tests/bench/bench-cuda $(if $(QUICK),--quick)
 
-# A driver for tests of it, which is found by who is told of it.
-$(BUILD)/tests/bench/fake/libcuda.so.1: tests/bench/cuda/fake_driver.c
+# A driver for tests of it, which is found by who is told of it: one beneath, and what is its own.
+LATE_CUDA := $(BUILD)/tests/bench/late/libcuda.so.1
+$(BUILD)/obj/tests/bench/beneath.o: $(SOFT_CUDA_OBJ)/soft_cuda.o
 	@mkdir -p $(@D)
-	$(CC) $(filter-out -MMD -MP,$(USER_CFLAGS)) $(CFLAGS) $(LDFLAGS) -fPIC -shared -o $@ $< -pthread
+	objcopy --redefine-sym cuMemHostAlloc=soft_cuMemHostAlloc --weaken $< $@
 
-bench-cuda-test-programs: bench-cuda-programs $(BUILD)/tests/bench/fake/libcuda.so.1
+$(LATE_CUDA): tests/bench/cuda/late_driver.c $(BUILD)/obj/tests/bench/beneath.o \
+		$(SOFT_CUDA_OBJ)/checksum.o
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -MMD -MP,$(USER_CFLAGS)) $(CFLAGS) $(LDFLAGS) -fPIC -shared \
+		-Wl,-soname,$(@F) -o $@ $^ -pthread
+
+bench-cuda-test-programs: bench-cuda-programs $(LATE_CUDA)

@@ -157,10 +157,15 @@ static CUevent events[2];
 
 static void ring_open(void)
 {
-	for (int i = 0; i < 2; i++) {
-		CU(MemHostAlloc((void **)&buffers[i], CHUNK, 0));
+	/* O_DIRECT wants them at the border of a block, which pages have. */
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	void *all;
+
+	CU(MemHostAlloc(&all, 2 * CHUNK + page, 0));
+	buffers[0] = (char *)(((uintptr_t)all + page - 1) & ~(page - 1));
+	buffers[1] = buffers[0] + CHUNK;
+	for (int i = 0; i < 2; i++)
 		CU(EventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
-	}
 }
 
 static void ring_run(void)

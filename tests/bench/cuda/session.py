@@ -77,16 +77,15 @@ class HugePages:
     """So many bytes of huge pages while it lasts, as far as they can be had."""
 
     def __init__(self, wanted):
-        self.page = huge_page()
-        folder = f"/sys/kernel/mm/hugepages/hugepages-{self.page // KIB}kB/"
-        self.path, self.free_path = folder + "nr_hugepages", folder + "free_hugepages"
-        self.before, self.problem = None, ""
+        self.before, self.problem, self.free_path = None, "", ""
         if not wanted:
             self.problem = "they were not to be reserved"
-            return
         try:
+            self.page = huge_page()
+            folder = f"/sys/kernel/mm/hugepages/hugepages-{self.page // KIB}kB/"
+            self.path, self.free_path = folder + "nr_hugepages", folder + "free_hugepages"
             before = self.read(self.path)
-            missing = max(0, wanted // self.page - self.read(self.free_path))
+            missing = max(0, -(-wanted // self.page) - self.read(self.free_path))
             if missing:
                 with open(self.path, "w", encoding="ascii") as file:
                     file.write(str(before + missing))
@@ -277,7 +276,8 @@ class Part:
                 self.omit(what, f"no huge pages to keep warm ({error})")
                 return {}
             environment.update(keeper.environment)
-            environment["LD_PRELOAD"] = self.session.warm_library
+            environment["LD_PRELOAD"] = " ".join(
+                [*environment.get("LD_PRELOAD", "").split(), self.session.warm_library])
         try:
             status, out, err = self.session.spawn(
                 argv, self.left() + self.grace, environment, keeper.fds if keeper else ())
