@@ -10,7 +10,7 @@ include tests/stress/build.mk
 include tests/fuzz/build.mk
 include tests/fuzz-lib/build.mk
 
-.PHONY: check test test-debug debug-kernel stress kselftest stress-programs
+.PHONY: check check-adapters test test-debug debug-kernel stress kselftest stress-programs
 
 stress-programs: $(BUILD)/tests/stress/stress $(BUILD)/tests/fuzz/fuzz
 
@@ -25,6 +25,10 @@ check: ## What can be tested without a guest, in a minute or two
 test: ## All tests, in guests with three kernels too
 	tools/install-deps test
 	BUILD='$(BUILD)' tests/run
+
+check-adapters: ## The adapters for PyTorch, CuPy, RMM, ... with the real ones, which it fetches
+	tools/install-deps adapters
+	BUILD='$(BUILD)' tests/run adapters
 
 DURATION ?= 600
 KERNEL ?= 6.12

@@ -5,18 +5,12 @@ import ctypes
 import errno
 import gc
 import importlib
-import os
-import shutil
-import subprocess
-import tempfile
 import threading
-import unittest
 
 import binpool
 from binpool import cuda
 from helpers import Case, MIB, thp
-
-TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from told import Told
 
 
 def driver():
@@ -39,7 +33,7 @@ class Streams(Case):
             def __int__(self):
                 return 7
 
-        for stream in (7, Of(ptr=7), Of(cuda_stream=7), Of(handle=7),
+        for stream in (7, Of(ptr=7), Of(cuda_stream=7), Of(handle=7), Of(__cuda_stream__=lambda: (0, 7)),
                        Of(handle=ctypes.c_void_p(7)), Convertible(), Of(handle=Convertible())):
             self.assertEqual(cuda._handle(stream), 7)
         for stream in (0, None, Of(handle=ctypes.c_void_p())):
@@ -73,77 +67,8 @@ class Absence(Case):
             self.assertRaises(TypeError, cuda.DevicePool, **bad)
 
 
-class Told(Case):
-    """The driver of the unit tests, in a process of its own; its memory is the host's."""
-
-    @classmethod
-    def setUpClass(cls):
-        compiler = os.environ.get("CC", "cc")
-        if not shutil.which(compiler):
-            raise unittest.SkipTest(f"no C compiler ({compiler})")
-        cls.folder = tempfile.TemporaryDirectory()
-        names = os.path.join(cls.folder.name, "names.c")
-        unit = os.path.join(TREE, "tests", "unit")
-        with open(names, "w", encoding="utf-8") as f:
-            f.write('#include "fake_cuda.h"\n' + "".join(
-                f"void *at_{name}(void) {{ return &fake_cuda()->{name}; }}\n"
-                for name in ("current", "mode", "alloc_error", "allocated", "wrong", "register_error",
-                             "register_calls", "register_fail_at")))
-        subprocess.run([compiler, "-shared", "-fPIC", "-I", unit, "-o",
-                        os.path.join(cls.folder.name, "libcuda.so.1"), names,
-                        os.path.join(unit, "fake_cuda.c")], check=True)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
-
-    BEGIN = """
-        import ctypes, errno, gc, threading
-        from binpool import cuda
-        driver = ctypes.CDLL("libcuda.so.1")
-        class Driver:
-            def at(self, name):
-                function = getattr(driver, "at_" + name)
-                function.restype = ctypes.c_void_p
-                kind = dict(current=ctypes.c_void_p, mode=ctypes.c_int,
-                            alloc_error=ctypes.c_int, register_error=ctypes.c_int,
-                            allocated=ctypes.c_long).get(name, ctypes.c_ulong)
-                return kind.from_address(function())
-            def __getattr__(self, name):
-                return self.at(name).value
-            def __setattr__(self, name, value):
-                self.at(name).value = value
-        fake = Driver()
-        class Context(ctypes.Structure):
-            _fields_ = [("id", ctypes.c_uint64)]
-        class Stream(ctypes.Structure):
-            _fields_ = [("context", ctypes.c_void_p), ("capturing", ctypes.c_bool),
-                        ("submitted", ctypes.c_uint64), ("finished", ctypes.c_uint64)]
-        context = Context(7)
-        stream = Stream(ctypes.addressof(context), False, 1, 0)
-        def raises(kind, words, function, *arguments, **named):
-            try:
-                function(*arguments, **named)
-            except kind as e:
-                assert words in str(e), e
-                return e
-            raise AssertionError(f"{kind} was not raised")
-        e = raises(OSError, "no context is current", cuda.DevicePool)
-        assert e.errno == errno.ENODEV
-        fake.current = ctypes.addressof(context)
-        pool = cuda.DevicePool("gpu", 1 << 20)
-        fake.current = None
-        """
-    END = """
-        del pool
-        gc.collect()
-        assert (fake.allocated, fake.wrong, fake.mode) == (0, 0, 0), (fake.allocated, fake.wrong)
-        print("over")
-        """
-
-    def told(self, text):
-        self.assertEqual(self.script(self.BEGIN + text + self.END,
-                                     LD_LIBRARY_PATH=self.folder.name), ["over"])
+class OnAFake(Told):
+    """All of it, on a driver that does as it is told."""
 
     def test_memory(self):
         self.told("""

@@ -9,7 +9,8 @@
 
 Sizes are in bytes, times in nanoseconds unless said otherwise. binpool.backend says whether
 the extension is used ("native") or, where it cannot be, ctypes ("ctypes", slower, the same in
-all else), and backend_reason why. binpool.opencl is for PyOpenCL.
+all else), and backend_reason why. binpool.opencl is for PyOpenCL, binpool.cuda for CUDA, and
+binpool.torch, binpool.cupy and binpool.rmm for what is used with it.
 """
 
 from ._backend import MemoryPool, PooledBuffer

@@ -32,7 +32,8 @@ _, _lib = _library.open_library("libbinpool-cuda.so.0", {
 
 def _handle(stream):
     """The driver's handle of what the packages call a stream."""
-    handle = stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    handle = protocol()[1] if callable(protocol) else stream
     for name in ("ptr", "cuda_stream", "handle"):
         handle = getattr(handle, name, handle)
     handle = getattr(handle, "value", handle)

@@ -15,13 +15,16 @@ Needs pyopencl and libbinpool-opencl.
 import ctypes
 import operator
 
-import pyopencl
-
 from . import _library
 from ._arguments import uint64
 from ._backend import MemoryPool, PooledBuffer
 from ._errors import check
 from ._registrar import Registrar
+
+try:
+    import pyopencl
+except ImportError as e:
+    raise ImportError("binpool.opencl needs PyOpenCL (pip install pyopencl)") from e
 
 _FUNCTIONS = {
     "cl_attach": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
