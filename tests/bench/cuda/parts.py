@@ -139,17 +139,21 @@ def disk(part):
         part.run("a file to read", [session.program, "file", path, str(size)])
         if part.failures or part.omitted:
             return
-        part.rounds(2 if part.quick else 3, [single("direct", *w) for w in ways] + [cached] +
-                    [single("cached", *w) for w in ways])
+        turns = [single("direct", *w) for w in ways]
+        turns += [cached] + [single("cached", *w) for w in ways]
+        part.rounds(2 if part.quick else 3, turns)
     finally:
         if os.path.exists(path):
             os.unlink(path)
-    part.note("Larger is better; rings and buffers are made within the time. \"direct\": nothing of "
-              "the file is in the page cache, and it is not read by it but by read. Data is "
-              "looked at on the way back.")
+    part.note("Larger is better; rings and buffers are made within the time. \"direct\": nothing "
+              "of the file is in the page cache, and all but the last go past it. Data is "
+              "looked at afterwards.")
 
 
-DISK_TITLES = {"rate_GBps": "from a file to the device", "GiB_cpu_ms": "CPU time for each GiB of it"}
+DISK_TITLES = {
+    "rate_GBps": "from a file to the device",
+    "GiB_cpu_ms": "CPU time for each GiB of it",
+}
 
 
 # ---- Buffers that a stream is at work on -----------------------------------------------------
@@ -389,7 +393,8 @@ PARTS = [
     ("disk", disk, DISK_TITLES, "From a file to the device", 30, 12),
     ("reuse", reuse, REUSE_TITLES, "Buffers given up under a copy, and had again", 35, 25),
     ("threads", threads, THREADS_TITLES, "Threads", 15, 8),
-    ("background", background, BACKGROUND_TITLES, "Much pinned memory, and when it is there", 35, 20),
+    ("background", background, BACKGROUND_TITLES, "Much pinned memory, and when it is there",
+     35, 20),
     ("neighbour", neighbour, NEIGHBOUR_TITLES,
      "What other processes feel while much memory is registered", 40, 25),
     ("pytorch", pytorch, PYTORCH_TITLES, "PyTorch as it is, with and without libbinpool-preload",

@@ -235,7 +235,7 @@ class Part:
         self.session, self.name, self.title = session, name, title
         self.quick = session.options.quick
         self.tiny = session.options.tiny
-        self.begin, self.limit = time.monotonic(), session.options.limit or limit
+        self.begin, self.limit = time.monotonic(), max(limit, 0)
         self.grace = min(GRACE, self.limit)
         self.rows, self.omitted, self.failures, self.notes = {}, {}, [], []
 
