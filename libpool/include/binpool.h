@@ -419,6 +419,7 @@ struct binpool_stats {
 	uint64_t registrations_refused; /* by optional registrars */
 	uint64_t registered_bytes;	/* of reserved_bytes: extents that all registrars have */
 	uint64_t registrations_lost;	/* that were gone when somebody looked: see check */
+	uint64_t stuck_bytes; /* of reserved_bytes: that could not be unregistered, or unmapped */
 };
 
 /* Fills @out (its size is set by the caller). */

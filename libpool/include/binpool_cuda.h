@@ -34,8 +34,9 @@ struct CUevent_st;
  *
  * Memory that somebody else has registered is taken as it is, and never unregistered; so is
  * nothing once the process ends. Unregistering waits for all work on the device: it is done
- * where extents go, never where buffers are allocated or freed. An extent that the driver
- * does not take in one piece, as above 2 GiB some kernels do not, is registered a GiB at a
+ * where extents go, never where buffers are allocated or freed; memory that the driver does not
+ * let go of is kept, counted and told of: see try_detach in binpool_register.h. An extent that the
+ * driver does not take in one piece, as above 2 GiB some kernels do not, is registered a GiB at a
  * time, or not at all; binpool_cuda_device_ptr says where a piece ends.
  *
  * @flags: 0 or BINPOOL_REGISTRAR_OPTIONAL. *id is for binpool_remove_registrar.

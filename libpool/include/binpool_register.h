@@ -50,6 +50,14 @@ struct binpool_registrar_ops {
 	 * binpool_wait_registered, and the pool when it gets its next extent. May be NULL.
 	 */
 	int (*check)(void *ctx, const struct binpool_extent *extent, void *cookie);
+	/*
+	 * In the place of detach, if it is not NULL, for who may fail with it: 0, or a negative
+	 * errno, explained. The memory then stays where it is, and is no more than counted, in
+	 * stuck_bytes; whoever gives memory back, and binpool_destroy, try again, as do those who
+	 * remove the registrar. So it is called, too, where attach failed and left something in
+	 * *cookie. @ctx is needed until it succeeded, also after binpool_add_registrar failed.
+	 */
+	int (*try_detach)(void *ctx, const struct binpool_extent *extent, void *cookie);
 };
 
 /* An extent that it refuses is used all the same, and counted in registrations_refused. */
@@ -61,7 +69,10 @@ struct binpool_registrar_ops {
 int binpool_add_registrar(struct binpool *pool, const struct binpool_registrar_ops *ops,
 			  uint64_t *id);
 
-/* Detaches all extents and forgets it. Errors: -ENOENT. */
+/*
+ * Detaches all extents and forgets it. Errors: -ENOENT; try_detach's: what could be detached is,
+ * and the registrar stays.
+ */
 int binpool_remove_registrar(struct binpool *pool, uint64_t id);
 
 /*

@@ -14,7 +14,7 @@
 struct sums {
 	uint64_t active, held, cached, free_runs, indexed, extents, empty, hashed;
 	uint64_t asked, active_capacity, held_bytes, reserved, noted;
-	uint64_t pending, registered;
+	uint64_t pending, registered, stuck;
 };
 
 static const char *check_buffer(const struct binpool *pool, const struct run *run, struct sums *sum)
@@ -236,9 +236,10 @@ const char *pool_check(struct binpool *pool)
 		broken = check_extent(pool, e, &sum);
 	}
 	for (const struct extent *e = pool->stuck; e; e = e->next) {
-		CHECK(!e->first && !e->buffers && !e->attachments);
+		CHECK(!e->first && !e->buffers && !e->registered);
 		sum.extents++;
 		sum.reserved += e->bytes;
+		sum.stuck += e->bytes;
 	}
 	for (struct extent *e = pool->empty; e && !broken; e = e->empty_next)
 		sum.empty--;
@@ -265,6 +266,7 @@ const char *pool_check(struct binpool *pool)
 	CHECK(sum.held_bytes == st->held_bytes);
 	CHECK(sum.reserved == st->reserved_bytes);
 	CHECK(sum.registered == st->registered_bytes);
+	CHECK(sum.stuck == st->stuck_bytes);
 	CHECK(sum.extents == st->extents);
 	CHECK(pool->lookup_count == sum.hashed);
 	CHECK(pool->notes_count == sum.noted);

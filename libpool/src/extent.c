@@ -61,22 +61,42 @@ static bool put(struct binpool *pool, struct extent *e)
 	return !err;
 }
 
+/* What nobody lets go of is counted, and told of once. In turn. */
+static void count_stuck(struct binpool *pool, const struct extent *e)
+{
+	bool first;
+
+	pool_lock(pool);
+	first = !pool->stuck_told;
+	pool->stuck_told = true;
+	pool_unlock(pool);
+	if (first && e->attachments)
+		fprintf(stderr, "binpool: it is kept, and tried again: %s\n", binpool_last_error());
+}
+
 /*
  * Detaches an extent, which is not linked and whose bytes are pending, and gives it back. They
  * are not pending any more then. False: it is stuck. In turn; keeps the last error.
  */
 bool extent_unget(struct binpool *pool, struct extent *e)
 {
+	char cause[1024];
+
 	pool_trace(pool, "extent %p: %llu bytes go back", (void *)e->base,
 		   (unsigned long long)e->bytes);
-	registrars_detach(pool, e);
-	if (put(pool, e)) {
+	snprintf(cause, sizeof(cause), "%s", binpool_last_error());
+	if (!registrars_detach(pool, e))
+		count_stuck(pool, e);
+	binpool_set_last_error(cause);
+	/* Pages that a driver may still use are nobody else's. */
+	if (!e->attachments && put(pool, e)) {
 		pending_end(pool, e->bytes);
 		extent_delete(e);
 		return true;
 	}
 	pool_lock(pool);
 	count_reserved(pool, e->bytes);
+	pool->stats.stuck_bytes += e->bytes;
 	pool->stats.extents++;
 	e->next = pool->stuck;
 	pool->stuck = e;
@@ -84,20 +104,25 @@ bool extent_unget(struct binpool *pool, struct extent *e)
 	return false;
 }
 
-/* Tries to give back what is stuck; how much went. In turn. */
-uint64_t extents_retry(struct binpool *pool)
+/*
+ * Tries to give back what is stuck, with @registered also what registrars did not let go of, for
+ * which they may wait; how much went. In turn.
+ */
+uint64_t extents_retry(struct binpool *pool, bool registered)
 {
 	struct extent **at = &pool->stuck, *e;
 	uint64_t given = 0;
 
 	while ((e = *at)) {
-		if (!put(pool, e)) {
+		if ((e->attachments && !(registered && registrars_detach(pool, e))) ||
+		    !put(pool, e)) {
 			at = &e->next;
 			continue;
 		}
 		pool_lock(pool);
 		*at = e->next;
 		pool->stats.reserved_bytes -= e->bytes;
+		pool->stats.stuck_bytes -= e->bytes;
 		pool->stats.extents--;
 		pool_unlock(pool);
 		given += e->bytes;
@@ -304,7 +329,7 @@ static struct extent *unlink_empty(struct binpool *pool, uint64_t before)
  */
 uint64_t extents_give_back_some(struct binpool *pool, uint64_t keep, uint64_t before)
 {
-	uint64_t given = extents_retry(pool);
+	uint64_t given = extents_retry(pool, true);
 
 	for (;;) {
 		struct extent *e = NULL;
@@ -490,21 +515,18 @@ static void forget_runs(const struct extent *e)
 /* In a forked child: lets go of what was inherited, telling nobody. */
 void extents_forget(struct binpool *pool)
 {
-	struct attachment *a, *older;
 	struct extent *next;
 
 	for (struct extent *e = pool->stuck; e; e = next) {
 		next = e->next;
+		registrars_forget(e);
 		if (pool->provider.ops->forget)
 			pool->provider.ops->forget(&pool->provider, e);
 		extent_delete(e);
 	}
 	for (struct extent *e = pool->extents; e; e = next) {
 		next = e->next;
-		for (a = e->attachments; a; a = older) {
-			older = a->next;
-			free(a);
-		}
+		registrars_forget(e);
 		if (!pool->exact)
 			forget_runs(e);
 		if (pool->provider.ops->forget)

@@ -229,7 +229,7 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 	assert_locked(pool);
 	if (pool->stuck) {
 		pool_unlock(pool);
-		extents_retry(pool);
+		extents_retry(pool, false);
 		pool_lock(pool);
 	}
 	for (;;) {

@@ -287,7 +287,7 @@ static void wait_idle(struct binpool *pool, uint64_t end)
 EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 {
 	uint64_t active, pending, feeds;
-	bool stuck;
+	uint64_t stuck, registered;
 	int err = pool_enter(pool);
 
 	if (err && err != -EOWNERDEAD)
@@ -321,8 +321,16 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 		if (err)
 			return err;
 		pool_lock(pool);
-		stuck = pool->stuck;
+		stuck = pool->stats.stuck_bytes;
+		registered = 0;
+		for (const struct extent *e = pool->stuck; e; e = e->next)
+			registered += e->attachments ? e->bytes : 0;
 		pool_unlock(pool);
+		if (registered)
+			return explain(-EBUSY,
+				       "pool %s: registrars do not let go of %llu bytes of its "
+				       "memory: it is to be destroyed again later",
+				       pool->name, (unsigned long long)registered);
 		if (stuck)
 			return explain(-ENOMEM,
 				       "pool %s: the kernel has no room to unmap its memory (see "

@@ -98,6 +98,7 @@ struct attachment {
 	struct attachment *next; /* the one made before */
 	struct registrar *registrar;
 	void *cookie;
+	bool broken; /* not registered, but it could not be undone */
 };
 
 struct extent {
@@ -209,6 +210,7 @@ struct binpool {
 	struct extent *extents, *extents_last; /* the oldest first */
 	struct extent *voids, *empty;
 	struct extent *stuck;	  /* that could not be given back; reserved, and tried again */
+	bool stuck_told;	  /* somebody was told that a registrar did not let go */
 	bool reserved_ahead;	  /* by the user, and so to be used first */
 	bool give_back;		  /* the empty extents are to go */
 	uint64_t pending;	  /* bytes being got or given back; reserved + pending <= max */
@@ -392,7 +394,7 @@ struct run *lookup_find(const struct binpool *pool, const void *ptr);
 int extent_get(struct binpool *pool, uint64_t bytes, uint64_t align, struct extent **out,
 	       bool *shortage);
 bool extent_unget(struct binpool *pool, struct extent *e);
-uint64_t extents_retry(struct binpool *pool);
+uint64_t extents_retry(struct binpool *pool, bool registered);
 void pending_end(struct binpool *pool, uint64_t bytes);
 void extent_link(struct binpool *pool, struct extent *e);
 void extent_set_empty(struct binpool *pool, struct extent *e, bool empty);

@@ -79,6 +79,8 @@ static void describe_registrars(const struct extent *e, struct binpool_ptr_info 
 {
 	info->registrations = 0;
 	for (const struct attachment *a = e->attachments; a; a = a->next) {
+		if (a->broken)
+			continue;
 		info->registrations++;
 		add_name(info->registrars, sizeof(info->registrars), a->registrar->name);
 	}

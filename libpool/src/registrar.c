@@ -35,9 +35,13 @@ static bool is_registered(const struct binpool *pool, struct extent *e)
 {
 	const struct registrar *r = pool->registrars;
 
-	while (r && *attachment_at(e, r))
-		r = r->next;
-	return pool->registrars && !r;
+	for (; r; r = r->next) {
+		const struct attachment *a = *attachment_at(e, r);
+
+		if (!a || a->broken)
+			return false;
+	}
+	return pool->registrars;
 }
 
 /* Keeps count of the extents that all have; this one is linked. */
@@ -62,6 +66,47 @@ static bool is_optional(const struct registrar *r)
 static bool is_before_use(const struct registrar *r)
 {
 	return r->ops.flags & BINPOOL_REGISTRAR_BEFORE_USE;
+}
+
+static void registrar_delete(struct registrar *r)
+{
+	free(r->name);
+	free(r);
+}
+
+/* It is out of its extent's list. */
+static void attachment_delete(struct attachment *a)
+{
+	struct registrar *r = a->registrar;
+
+	if (!--r->attached && r->over)
+		registrar_delete(r);
+	free(a);
+}
+
+/* It is none any more, but there still. */
+static void attachment_break(struct binpool *pool, struct attachment *a)
+{
+	pool_lock(pool);
+	pool->stats.registrations -= !a->broken;
+	a->broken = true;
+	pool_unlock(pool);
+}
+
+static int detach(struct binpool *pool, struct extent *e, struct attachment **at);
+
+/* What attach did before it failed with @err is undone, or else the extent has it still. */
+static void undo_attach(struct binpool *pool, struct extent *e, struct attachment *a)
+{
+	char cause[1024];
+
+	snprintf(cause, sizeof(cause), "%s", binpool_last_error());
+	a->broken = true;
+	a->next = e->attachments;
+	e->attachments = a;
+	a->registrar->attached++;
+	detach(pool, e, &e->attachments);
+	binpool_set_last_error(cause);
 }
 
 /* An error, explained, even of an optional registrar. */
@@ -95,7 +140,10 @@ static int attach(struct binpool *pool, struct registrar *r, struct extent *e)
 	if (err) {
 		pool_trace(pool, "registrar %s refused %p: %s", r->name, (void *)e->base,
 			   *binpool_last_error() ? binpool_last_error() : strerror(-err));
-		free(a);
+		if (a->cookie && r->ops.try_detach)
+			undo_attach(pool, e, a);
+		else
+			free(a);
 		err = callback_errno(err);
 		return explain(err, "pool %s: registrar %s refused an extent of %s: %s", pool->name,
 			       r->name, human(e->bytes, amount),
@@ -103,32 +151,48 @@ static int attach(struct binpool *pool, struct registrar *r, struct extent *e)
 	}
 	a->next = e->attachments;
 	e->attachments = a;
+	r->attached++;
 	return 0;
 }
 
-/* Detaches the attachment at *at. */
-static void detach(struct binpool *pool, struct extent *e, struct attachment **at)
+/* Detaches the attachment at *at; if that fails, explained, it is a broken one there. */
+static int detach(struct binpool *pool, struct extent *e, struct attachment **at)
 {
 	struct binpool_extent extent = describe(e);
 	struct attachment *a = *at;
+	const struct binpool_registrar_ops *ops = &a->registrar->ops;
+	char amount[HUMAN_LEN];
 	struct callback c;
 	uint64_t start, ns;
+	int err = 0;
 
-	*at = a->next;
+	/* From now on nobody may rely on it. */
+	attachment_break(pool, a);
 	callback_enter(&c, pool);
 	start = now_ns();
-	a->registrar->ops.detach(a->registrar->ops.ctx, &extent, a->cookie);
+	if (ops->try_detach)
+		err = ops->try_detach(ops->ctx, &extent, a->cookie);
+	else
+		ops->detach(ops->ctx, &extent, a->cookie);
 	ns = now_ns() - start;
 	callback_leave(&c);
-	free(a);
 
 	pool_lock(pool);
-	pool->stats.registrations--;
 	pool->stats.registration_ns += ns;
 	pool_unlock(pool);
+	if (err) {
+		err = callback_errno(err);
+		return explain(err, "pool %s: registrar %s does not let go of %s at %p: %s",
+			       pool->name, a->registrar->name, human(e->bytes, amount),
+			       (void *)e->base,
+			       *binpool_last_error() ? binpool_last_error() : strerror(-err));
+	}
+	*at = a->next;
+	attachment_delete(a);
+	return 0;
 }
 
-/* Detaches the attachment at *at if it has come to nothing. */
+/* Detaches the attachment at *at if it has come to nothing; whether it is gone. */
 static bool drop_lost(struct binpool *pool, struct extent *e, struct attachment **at)
 {
 	const struct attachment *a = *at;
@@ -136,7 +200,7 @@ static bool drop_lost(struct binpool *pool, struct extent *e, struct attachment 
 	struct callback c;
 	int err;
 
-	if (!a || !a->registrar->ops.check)
+	if (!a || a->broken || !a->registrar->ops.check)
 		return false;
 	callback_enter(&c, pool);
 	err = a->registrar->ops.check(a->registrar->ops.ctx, &extent, a->cookie);
@@ -144,12 +208,11 @@ static bool drop_lost(struct binpool *pool, struct extent *e, struct attachment 
 	if (!err)
 		return false;
 	pool_trace(pool, "registrar %s has lost %p", a->registrar->name, (void *)e->base);
-	detach(pool, e, at);
 	e->lost = true;
 	pool_lock(pool);
 	pool->stats.registrations_lost++;
 	pool_unlock(pool);
-	return true;
+	return !detach(pool, e, at);
 }
 
 int registrars_complete(struct binpool *pool, struct extent *e)
@@ -159,10 +222,13 @@ int registrars_complete(struct binpool *pool, struct extent *e)
 
 	assert_turn(pool);
 	for (struct registrar *r = pool->registrars; r; r = r->next) {
+		struct attachment **at = attachment_at(e, r);
 		int ret = 0;
 
-		drop_lost(pool, e, attachment_at(e, r));
-		if (!*attachment_at(e, r))
+		drop_lost(pool, e, at);
+		if (*at && (*at)->broken)
+			ret = detach(pool, e, at);
+		if (!ret && !*at)
 			ret = background_of(&pool->background) && is_before_use(r)
 				      ? explain(-EBUSY,
 						"registrar %s has not got memory that is in "
@@ -245,24 +311,34 @@ int registrars_attach(struct binpool *pool, struct extent *e)
 	return 0;
 }
 
-/* Detaches all, the last attached first; the extent is not linked. */
-void registrars_detach(struct binpool *pool, struct extent *e)
+/*
+ * Detaches all, the last attached first; the extent is not linked. One that fails is not in the
+ * way of those before it.
+ */
+bool registrars_detach(struct binpool *pool, struct extent *e)
 {
 	struct background *b = background_of(&pool->background);
+	struct attachment **at = &e->attachments;
 
 	assert_turn(pool);
-	while (e->attachments)
-		detach(pool, e, &e->attachments);
+	while (*at)
+		if (detach(pool, e, at))
+			at = &(*at)->next;
 	e->registered = false;
 	/* Somebody may wait for it. */
 	if (b)
 		background_kick(b);
+	return !e->attachments;
 }
 
-static void registrar_delete(struct registrar *r)
+void registrars_forget(struct extent *e)
 {
-	free(r->name);
-	free(r);
+	struct attachment *a;
+
+	while ((a = e->attachments)) {
+		e->attachments = a->next;
+		attachment_delete(a);
+	}
 }
 
 static void registrar_release(struct binpool *pool, struct registrar *r)
@@ -276,15 +352,22 @@ static void registrar_release(struct binpool *pool, struct registrar *r)
 	registrar_delete(r);
 }
 
-static void detach_everywhere(struct binpool *pool, struct registrar *r)
+/* From all that can be; the last error, explained. */
+static int detach_everywhere(struct binpool *pool, struct registrar *r)
 {
-	assert_turn(pool);
-	for (struct extent *e = pool->extents; e; e = e->next) {
-		struct attachment **at = attachment_at(e, r);
+	struct extent *const lists[] = {pool->extents, pool->stuck};
+	int err = 0;
 
-		if (*at)
-			detach(pool, e, at);
+	assert_turn(pool);
+	for (size_t i = 0; i < ARRAY_SIZE(lists); i++) {
+		for (struct extent *e = lists[i]; e; e = e->next) {
+			struct attachment **at = attachment_at(e, r);
+			int ret = *at ? detach(pool, e, at) : 0;
+
+			err = ret ? ret : err;
+		}
 	}
+	return err;
 }
 
 /* After a registrar came or went. */
@@ -310,7 +393,7 @@ EXPORT int binpool_add_registrar(struct binpool *pool, const struct binpool_regi
 	if (!r)
 		return explain(-ENOMEM, "no memory for a registrar's description");
 	err = struct_in(&r->ops, sizeof(r->ops), ops, "ops");
-	if (!err && (!r->ops.attach || !r->ops.detach))
+	if (!err && (!r->ops.attach || (!r->ops.detach && !r->ops.try_detach)))
 		err = explain(-EINVAL, "a registrar needs both attach and detach");
 	if (!err && (r->ops.flags & ~known || r->ops.reserved))
 		err = explain(
@@ -342,7 +425,9 @@ EXPORT int binpool_add_registrar(struct binpool *pool, const struct binpool_regi
 
 		snprintf(cause, sizeof(cause), "%s", binpool_last_error());
 		detach_everywhere(pool, r);
-		registrar_delete(r);
+		r->over = true;
+		if (!r->attached)
+			registrar_delete(r);
 		explain(err, "%s", cause);
 	} else {
 		r->id = *id = ++pool->registrar_ids;
@@ -368,8 +453,11 @@ EXPORT int binpool_remove_registrar(struct binpool *pool, uint64_t id)
 	turn_take(pool);
 	for (r = pool->registrars; r && r->id != id; r = r->next)
 		;
-	if (r) {
-		detach_everywhere(pool, r);
+	if (r)
+		err = detach_everywhere(pool, r);
+	if (err)
+		count_all(pool);
+	if (r && !err) {
 		pool_lock(pool);
 		LIST_UNLINK(pool->registrars, pool->registrars_last, r);
 		pool_unlock(pool);
@@ -377,7 +465,7 @@ EXPORT int binpool_remove_registrar(struct binpool *pool, uint64_t id)
 		count_all(pool);
 		if (background_of(&pool->background))
 			background_kick(pool->background);
-	} else {
+	} else if (!r) {
 		err = explain(-ENOENT, "pool %s has no registrar %llu", pool->name,
 			      (unsigned long long)id);
 	}

@@ -18,11 +18,16 @@ struct registrar {
 	struct binpool_registrar_ops ops;
 	char *name;
 	uint64_t id;
+	uint64_t attached; /* extents with an attachment of it */
+	bool over;	   /* in no list any more, and goes with the last of them */
 };
 
 /* registrar.c; in turn. */
 int registrars_attach(struct binpool *pool, struct extent *e);
-void registrars_detach(struct binpool *pool, struct extent *e);
+/* False: not all could be, see try_detach; explained. */
+bool registrars_detach(struct binpool *pool, struct extent *e);
+/* In a forked child: nobody is told. */
+void registrars_forget(struct extent *e);
 /*
  * Attaches whatever registrar has not got the extent, or not any more. The first error,
  * explained; those after it are tried all the same. The extent is linked.

@@ -122,6 +122,7 @@ static void write_keys(FILE *f, const struct binpool *pool, const struct snapsho
 		{"fallbacks", st->fallbacks},
 		{"registrations_refused", st->registrations_refused},
 		{"registrations_lost", st->registrations_lost},
+		{"stuck_bytes", st->stuck_bytes},
 		{"registered_bytes", st->registered_bytes},
 		{"page_bytes", st->page_bytes},
 		{"runs", st->runs},
@@ -270,6 +271,10 @@ static void write_table(FILE *f, const struct binpool *pool, const struct snapsh
 	if (st->registrations_lost)
 		fprintf(f, "  lost           %" PRIu64 " registrations were gone when looked at\n",
 			st->registrations_lost);
+	if (st->stuck_bytes)
+		fprintf(f,
+			"  stuck          %s that could not be unregistered or unmapped, tried again\n",
+			human(st->stuck_bytes, a));
 	write_bins(f, s);
 }
 

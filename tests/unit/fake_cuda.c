@@ -159,6 +159,9 @@ EXPORT int cuMemHostUnregister(void *ptr)
 	check(fake.current && fake.current->id);
 	if (i == RANGES || ranges[i].ptr != ptr)
 		return NOT_YET;
+	if (fake.unregister_error && !fake.unregister_spares)
+		return fake.unregister_error;
+	fake.unregister_spares -= fake.unregister_spares != 0;
 	/* It is there still. */
 	(void)*(volatile char *)(ranges[i].ptr + ranges[i].bytes - 1);
 	ranges[i].bytes = 0;

@@ -36,6 +36,9 @@ struct fake_cuda {
 	unsigned long register_calls, register_fail_at;
 	int register_error;
 	unsigned long long largest; /* 0: no bound */
+	/* Unregistering fails so, after so many times more. */
+	int unregister_error;
+	unsigned long unregister_spares;
 	bool unranged; /* ranges are not told, and registering twice is an invalid value */
 	unsigned long registered, unregistered; /* so far, that did not fail */
 	unsigned int register_flags;		/* of the last */

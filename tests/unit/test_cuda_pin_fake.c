@@ -51,6 +51,7 @@ static int setup(void **state)
 	cuda->current = &ctx[0];
 	cuda->register_fail_at = cuda->register_calls = 0;
 	cuda->largest = 0;
+	cuda->unregister_error = 0;
 	cuda->unranged = false;
 	return 0;
 }
@@ -279,6 +280,50 @@ static void in_pieces(void **state)
 	assert_int_equal(errno, EOPNOTSUPP);
 	assert_int_equal(cuda->register_calls, 1);
 	assert_ok(binpool_destroy(pool));
+}
+
+/* Pieces that cannot be undone, neither half-way nor later: their memory is kept. */
+static void not_undone(void **state)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct faulty_provider provider = {.in_place = false};
+	const uint64_t bytes = 3 * GIB;
+	struct binpool *pool;
+	uint64_t id;
+
+	(void)state;
+	pool = faulty_pool(&o, &provider);
+	assert_non_null(pool);
+	assert_ok(binpool_cuda_attach(pool, 0, &id));
+	cuda->largest = 2 * GIB;
+	/* All at once is refused, two pieces are there, the third is refused, one goes. */
+	cuda->register_calls = 0;
+	cuda->register_fail_at = 4;
+	cuda->register_error = 2;
+	cuda->unregister_error = 999;
+	cuda->unregister_spares = 1;
+	assert_null(binpool_alloc(pool, bytes));
+	assert_int_equal(errno, ENOMEM);
+	assert_error_names("cuMemHostRegister");
+	assert_int_equal(registrations(), 1);
+	assert_int_equal(stats_of(pool).stuck_bytes, bytes);
+	assert_int_equal(provider.extents, 1);
+	check_pool(pool);
+	/* And one that was registered, and is given back. */
+	assert_ok(binpool_free(pool, binpool_alloc(pool, bytes)));
+	assert_int_equal(registrations(), 4);
+	/* The first can go now. */
+	cuda->unregister_spares = 2;
+	assert_ok(binpool_free_held(pool));
+	assert_int_equal(registrations(), 2);
+	assert_int_equal(stats_of(pool).stuck_bytes, bytes);
+	assert_int_equal(provider.extents, 1);
+	assert_int_equal(binpool_destroy(pool), -EBUSY);
+	assert_error_names("let go");
+	/* With their context they are gone, whatever the driver says. */
+	ctx[0].id = ++ids;
+	assert_ok(binpool_destroy(pool));
+	assert_int_equal(provider.extents, 0);
 }
 
 /* ---- Somebody else's -------------------------------------------------------------- */
@@ -514,10 +559,9 @@ static void driver_gone_first(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(follows_extents),	TEST(bad_arguments),
-		TEST(refused_half_way), TEST(in_pieces),
-		TEST(foreign),		TEST(foreign_in_part),
-		TEST(pool_over_pool),	TEST(context_goes_first),
+		TEST(follows_extents),	TEST(bad_arguments),	 TEST(refused_half_way),
+		TEST(in_pieces),	TEST(not_undone),	 TEST(foreign),
+		TEST(foreign_in_part),	TEST(pool_over_pool),	 TEST(context_goes_first),
 		TEST(registered_again), TEST(driver_gone_first),
 	};
 

@@ -72,7 +72,7 @@ class Stats(Structure):
             ("runs", c_uint64)] + [(name, c_uint64) for name in (
                 "extent_extends", "extent_shrinks", "pending_blocks", "pending_bytes",
                 "fence_errors", "pressure_trims", "fallbacks",
-                "registrations_refused", "registered_bytes", "registrations_lost")]
+                "registrations_refused", "registered_bytes", "registrations_lost", "stuck_bytes")]
 
 
 class Share(Structure):

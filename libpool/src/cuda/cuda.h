@@ -28,6 +28,7 @@ typedef unsigned long long CUdeviceptr;
 #define CUDA_ERROR_INVALID_HANDLE	400
 #define CUDA_ERROR_NOT_READY		600
 #define CUDA_ERROR_REGISTERED		712 /* HOST_MEMORY_ALREADY_REGISTERED */
+#define CUDA_ERROR_NOT_REGISTERED	713 /* HOST_MEMORY_NOT_REGISTERED */
 #define CUDA_ERROR_CONTEXT_IS_DESTROYED 709
 #define CUDA_ERROR_NOT_PERMITTED	800
 #define CUDA_ERROR_NOT_SUPPORTED	801
@@ -90,5 +91,19 @@ int cuda_enter(const struct cuda *cuda);
 void cuda_leave(const struct cuda *cuda, int mode);
 /* Makes the sentence for CUDA's @err from @call; the errno for it. */
 int cuda_explain(const struct cuda *cuda, const char *call, CUresult err);
+
+/* The same for what is not CUDA's; returns @err. */
+int cuda_refuse(int err, const char *sentence);
+
+/* context.c */
+struct owner {
+	CUcontext ctx;
+	unsigned long long id; /* 0: the driver tells none */
+};
+
+/* Whether the context is there still. */
+bool owner_alive(const struct cuda *cu, const struct owner *o);
+/* The calling thread's. -ENODEV: it has none. */
+int owner_current(const struct cuda *cu, struct owner *o);
 
 #endif /* BINPOOL_SRC_CUDA_H */

@@ -101,6 +101,12 @@ void cuda_leave(const struct cuda *cuda, int mode)
 	cuda->ThreadExchangeStreamCaptureMode(&mode);
 }
 
+int cuda_refuse(int err, const char *sentence)
+{
+	binpool_set_last_error(sentence);
+	return err;
+}
+
 int cuda_explain(const struct cuda *cuda, const char *call, CUresult err)
 {
 	const char *name = NULL;

@@ -22,19 +22,15 @@
 /* What is registered at once where the driver does not take all of an extent. */
 #define PIECE_BYTES ((uint64_t)1 << 30)
 
-struct owner {
-	CUcontext ctx;
-	unsigned long long id; /* 0: the driver tells none */
-};
-
-/* An extent that is registered. Fixed. */
+/* An extent that is registered. Fixed, but for what attach and detach do. */
 struct pinned {
 	struct pinned *next;
 	char *ptr;
 	uint64_t bytes;
 	uint64_t piece; /* bytes of each registration but the last */
+	uint64_t done;	/* bytes, from ptr on, that we registered and have not undone */
 	struct owner owner;
-	bool foreign; /* registered by somebody else */
+	bool listed; /* all of it is registered; under the lock */
 };
 
 struct pinning {
@@ -43,41 +39,13 @@ struct pinning {
 	const struct binpool *pool;
 	struct owner owner; /* whose the next registration is */
 	struct pinned *extents;
+	uint64_t users; /* extents that are not detached, and the pool; under the lock */
 };
 
 static pthread_mutex_t pinnings_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pinning *pinnings;
 
-static int refuse(int err, const char *sentence)
-{
-	binpool_set_last_error(sentence);
-	return err;
-}
-
 /* ---- Contexts ------------------------------------------------------------ */
-
-static bool alive(const struct cuda *cu, const struct owner *o)
-{
-	unsigned long long id;
-
-	return o->ctx && (!cu->CtxGetId || (!cu->CtxGetId(o->ctx, &id) && id == o->id));
-}
-
-/* The calling thread's. -ENODEV: it has none. */
-static int current(const struct cuda *cu, struct owner *o)
-{
-	CUresult err = cu->CtxGetCurrent(&o->ctx);
-
-	o->id = 0;
-	if (err)
-		return cuda_explain(cu, "cuCtxGetCurrent", err);
-	if (o->ctx && cu->CtxGetId && cu->CtxGetId(o->ctx, &o->id))
-		return refuse(-ENODEV, "CUDA: the context that is current to this thread was "
-				       "destroyed, or reset: make one current");
-	return o->ctx ? 0
-		      : refuse(-ENODEV, "CUDA: no context is current to this thread: make one, or "
-					"call the runtime's cudaFree(0)");
-}
 
 static struct owner owner_get(const struct pinning *p)
 {
@@ -95,11 +63,12 @@ static int owner_choose(struct pinning *p, struct owner *o)
 	int err;
 
 	*o = owner_get(p);
-	if (alive(p->cu, o))
+	if (owner_alive(p->cu, o))
 		return 0;
-	err = current(p->cu, o);
+	err = owner_current(p->cu, o);
 	if (err == -ENODEV)
-		return refuse(err, "CUDA: the context that registered this pool was destroyed, and "
+		return cuda_refuse(err,
+				   "CUDA: the context that registered this pool was destroyed, and "
 				   "none is current to this thread");
 	if (err)
 		return err;
@@ -176,7 +145,7 @@ static int take_foreign(const struct cuda *cu, const struct binpool_extent *exte
 		 "CUDA: somebody else has registered a part of the extent at %p, %llu bytes, not "
 		 "all of it in one piece: that is to be undone first",
 		 (void *)ptr, (unsigned long long)extent->bytes);
-	return refuse(-EBUSY, text);
+	return cuda_refuse(-EBUSY, text);
 }
 
 /* Whether some of it is pinned, as far as pages go. In a context. */
@@ -202,24 +171,54 @@ static unsigned int flags_here(const struct cuda *cu)
 	return flags;
 }
 
-/* Registers all of it in pieces, or nothing. In a context. */
-static CUresult register_pieces(const struct cuda *cu, char *ptr, uint64_t bytes, uint64_t piece)
+/* Whether memory is not registered any more, though unregistering it has failed. In a context. */
+static bool is_undone(const struct cuda *cu, const char *ptr, CUresult err)
+{
+	switch (err) {
+	case CUDA_ERROR_NOT_INITIALIZED:
+	case CUDA_ERROR_DEINITIALIZED:
+	case CUDA_ERROR_INVALID_CONTEXT:
+	case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+	case CUDA_ERROR_NOT_REGISTERED:
+		return true;
+	default:
+		/* Of work before it, as errors of kernels are told by any call. */
+		return !is_pinned(cu, ptr);
+	}
+}
+
+/*
+ * Unregisters the last piece first. An error, explained: it and those before it are registered
+ * still. In a context.
+ */
+static int unregister_pieces(const struct cuda *cu, struct pinned *e)
+{
+	while (e->done) {
+		uint64_t last = (e->done - 1) / e->piece * e->piece;
+		CUresult err = cu->MemHostUnregister(e->ptr + last);
+
+		if (err && !is_undone(cu, e->ptr + last, err))
+			return cuda_explain(cu, "cuMemHostUnregister", err);
+		e->done = last;
+	}
+	return 0;
+}
+
+/* Registers all of it in pieces, or nothing, unless that cannot be undone. In a context. */
+static CUresult register_pieces(const struct cuda *cu, struct pinned *e)
 {
 	const unsigned int flags = flags_here(cu);
 	CUresult err = CUDA_SUCCESS;
-	uint64_t at = 0;
 
-	while (at < bytes && !err) {
-		uint64_t n = bytes - at < piece ? bytes - at : piece;
+	while (e->done < e->bytes && !err) {
+		uint64_t left = e->bytes - e->done, n = left < e->piece ? left : e->piece;
 
-		err = cu->MemHostRegister(ptr + at, (size_t)n, flags);
+		err = cu->MemHostRegister(e->ptr + e->done, (size_t)n, flags);
 		if (!err)
-			at += piece;
+			e->done += n;
 	}
-	while (err && at) {
-		at -= piece;
-		cu->MemHostUnregister(ptr + at);
-	}
+	if (err)
+		unregister_pieces(cu, e);
 	return err;
 }
 
@@ -238,15 +237,14 @@ static int pin_here(const struct cuda *cu, const struct binpool_extent *extent, 
 	CUresult err;
 
 	e->piece = extent->bytes;
-	err = register_pieces(cu, extent->ptr, extent->bytes, e->piece);
+	err = register_pieces(cu, e);
 	if (err && pieces_may_do(err) && extent->bytes > PIECE_BYTES) {
 		e->piece = PIECE_BYTES;
-		err = register_pieces(cu, extent->ptr, extent->bytes, e->piece);
+		err = register_pieces(cu, e);
 	}
 	/* A driver may call that by the other name. */
-	if (err == CUDA_ERROR_REGISTERED ||
-	    (err == CUDA_ERROR_INVALID_VALUE && is_pinned_in_part(cu, extent))) {
-		e->foreign = true;
+	if (!e->done && (err == CUDA_ERROR_REGISTERED ||
+			 (err == CUDA_ERROR_INVALID_VALUE && is_pinned_in_part(cu, extent)))) {
 		e->piece = extent->bytes;
 		return take_foreign(cu, extent);
 	}
@@ -277,25 +275,29 @@ static int attach(void *ctx, const struct binpool_extent *extent, void **cookie)
 	int mode, err;
 
 	if (cuda_gone())
-		return refuse(-ENODEV, "CUDA: the process is ending");
+		return cuda_refuse(-ENODEV, "CUDA: the process is ending");
 	e = calloc(1, sizeof(*e));
 	if (!e)
-		return refuse(-ENOMEM, "CUDA: no memory for an extent's description");
+		return cuda_refuse(-ENOMEM, "CUDA: no memory for an extent's description");
 	e->ptr = extent->ptr;
 	e->bytes = extent->bytes;
 	mode = cuda_enter(p->cu);
 	err = pin(p, extent, e);
 	cuda_leave(p->cu, mode);
-	if (err) {
+	if (err && !e->done) {
 		free(e);
 		return err;
 	}
 	pthread_mutex_lock(&pinnings_lock);
-	e->next = p->extents;
-	p->extents = e;
+	p->users++;
+	e->listed = !err;
+	if (e->listed) {
+		e->next = p->extents;
+		p->extents = e;
+	}
 	pthread_mutex_unlock(&pinnings_lock);
 	*cookie = e;
-	return 0;
+	return err;
 }
 
 /*
@@ -314,7 +316,7 @@ static int check(void *ctx, const struct binpool_extent *extent, void *cookie)
 	if (cuda_gone())
 		return 0;
 	mode = cuda_enter(p->cu);
-	lost = !alive(p->cu, &e->owner) || p->cu->CtxPushCurrent(e->owner.ctx);
+	lost = !owner_alive(p->cu, &e->owner) || p->cu->CtxPushCurrent(e->owner.ctx);
 	if (!lost) {
 		lost = !is_pinned(p->cu, extent->ptr);
 		p->cu->CtxPopCurrent(&ours);
@@ -325,30 +327,48 @@ static int check(void *ctx, const struct binpool_extent *extent, void *cookie)
 	return lost ? -ENODEV : 0;
 }
 
-/* Waits for all of the device. With its context a registration is gone. */
-static void detach(void *ctx, const struct binpool_extent *extent, void *cookie)
+/* One user less. pinnings_lock. */
+static void put(struct pinning *p)
+{
+	if (!--p->users)
+		free(p);
+}
+
+/*
+ * Waits for all of the device. With its context a registration is gone. One that is not to be
+ * undone keeps its memory where it is: somebody else's would be written by the device.
+ */
+static int try_detach(void *ctx, const struct binpool_extent *extent, void *cookie)
 {
 	struct pinning *p = ctx;
 	struct pinned *e = cookie, **at;
 	CUcontext ours;
-	int mode;
+	int mode, err = 0;
 
 	(void)extent;
 	pthread_mutex_lock(&pinnings_lock);
-	for (at = &p->extents; *at != e; at = &(*at)->next)
-		;
-	*at = e->next;
+	if (e->listed) {
+		for (at = &p->extents; *at != e; at = &(*at)->next)
+			;
+		*at = e->next;
+		e->listed = false;
+	}
 	pthread_mutex_unlock(&pinnings_lock);
-	if (!e->foreign && !cuda_gone()) {
+	if (e->done && !cuda_gone()) {
 		mode = cuda_enter(p->cu);
-		if (alive(p->cu, &e->owner) && !p->cu->CtxPushCurrent(e->owner.ctx)) {
-			for (uint64_t done = 0; done < e->bytes; done += e->piece)
-				p->cu->MemHostUnregister(e->ptr + done);
+		if (owner_alive(p->cu, &e->owner) && !p->cu->CtxPushCurrent(e->owner.ctx)) {
+			err = unregister_pieces(p->cu, e);
 			p->cu->CtxPopCurrent(&ours);
 		}
 		cuda_leave(p->cu, mode);
 	}
+	if (err)
+		return err;
 	free(e);
+	pthread_mutex_lock(&pinnings_lock);
+	put(p);
+	pthread_mutex_unlock(&pinnings_lock);
+	return 0;
 }
 
 /* ---- A pool's pinning -------------------------------------------------------- */
@@ -371,8 +391,8 @@ static void release(void *ctx)
 	for (at = &pinnings; *at != p; at = &(*at)->next)
 		;
 	*at = p->next;
+	put(p);
 	pthread_mutex_unlock(&pinnings_lock);
-	free(p);
 }
 
 /* False: there is one of this pool. */
@@ -396,7 +416,7 @@ EXPORT int binpool_cuda_attach(struct binpool *pool, uint32_t flags, uint64_t *i
 		.size = sizeof(ops),
 		.name = "cuda",
 		.attach = attach,
-		.detach = detach,
+		.try_detach = try_detach,
 		.release = release,
 		.flags = flags,
 		.check = check,
@@ -406,20 +426,22 @@ EXPORT int binpool_cuda_attach(struct binpool *pool, uint32_t flags, uint64_t *i
 	int mode, err;
 
 	if (!pool || !id)
-		return refuse(-EINVAL, "binpool_cuda_attach: pool or id is NULL");
+		return cuda_refuse(-EINVAL, "binpool_cuda_attach: pool or id is NULL");
 	cu = cuda_get();
 	if (!cu)
 		return -ENODEV;
 	p = calloc(1, sizeof(*p));
 	if (!p)
-		return refuse(-ENOMEM, "CUDA: no memory for a registrar's description");
+		return cuda_refuse(-ENOMEM, "CUDA: no memory for a registrar's description");
 	p->cu = cu;
 	p->pool = pool;
+	p->users = 1;
 	mode = cuda_enter(cu);
-	err = current(cu, &p->owner);
+	err = owner_current(cu, &p->owner);
 	cuda_leave(cu, mode);
 	if (!err && !publish(p))
-		err = refuse(-EBUSY, "CUDA: this pool is attached already, and for all contexts");
+		err = cuda_refuse(-EBUSY,
+				  "CUDA: this pool is attached already, and for all contexts");
 	if (err) {
 		free(p);
 		return err;
@@ -457,7 +479,7 @@ static int look_up(const struct binpool *pool, const char *ptr, struct pinned *f
 	}
 	pthread_mutex_unlock(&pinnings_lock);
 	if (ret < 0)
-		return refuse(ret, "CUDA: this pool is not attached: binpool_cuda_attach");
+		return cuda_refuse(ret, "CUDA: this pool is not attached: binpool_cuda_attach");
 	return ret;
 }
 
@@ -486,8 +508,8 @@ static int ask(const struct cuda *cu, const struct pinned *e, const char *ptr, C
 	struct owner o;
 	CUcontext ours;
 
-	if (alive(cu, &e->owner)) {
-		if (!current(cu, &o))
+	if (owner_alive(cu, &e->owner)) {
+		if (!owner_current(cu, &o))
 			ret = ask_here(cu, e, ptr, device, left);
 		else if (!cu->CtxPushCurrent(e->owner.ctx)) {
 			ret = ask_here(cu, e, ptr, device, left);
@@ -509,7 +531,7 @@ static void adopt(const struct binpool *pool, const struct cuda *cu)
 	p = pinning_of(pool);
 	o = p ? p->owner : (struct owner){0};
 	pthread_mutex_unlock(&pinnings_lock);
-	if (!alive(cu, &o) && !current(cu, &now)) {
+	if (!owner_alive(cu, &o) && !owner_current(cu, &now)) {
 		pthread_mutex_lock(&pinnings_lock);
 		p = pinning_of(pool);
 		if (p && p->owner.ctx == o.ctx && p->owner.id == o.id)
@@ -529,12 +551,12 @@ EXPORT int binpool_cuda_device_ptr(struct binpool *pool, const void *ptr,
 	int ret;
 
 	if (!pool || !ptr || !device)
-		return refuse(-EINVAL, "binpool_cuda_device_ptr: an argument is NULL");
+		return cuda_refuse(-EINVAL, "binpool_cuda_device_ptr: an argument is NULL");
 	/* A forked child is to call no driver. */
 	if (binpool_max_bytes(pool) < 0)
 		return (int)binpool_max_bytes(pool);
 	if (cuda_gone())
-		return refuse(-ENODEV, "CUDA: the process is ending");
+		return cuda_refuse(-ENODEV, "CUDA: the process is ending");
 	ret = look_up(pool, ptr, &e, &cu);
 	if (ret < 0)
 		return ret;
@@ -546,7 +568,7 @@ EXPORT int binpool_cuda_device_ptr(struct binpool *pool, const void *ptr,
 		if (!ret)
 			ret = look_up(pool, ptr, &e, &cu);
 		if (!ret)
-			ret = refuse(-ENOENT, "CUDA: the extent has gone meanwhile");
+			ret = cuda_refuse(-ENOENT, "CUDA: the extent has gone meanwhile");
 		else if (ret > 0)
 			ret = ask(cu, &e, ptr, &there, &left);
 	}

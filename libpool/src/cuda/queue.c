@@ -18,8 +18,7 @@
 /* A context with events of ours. Never freed: fences point to it. */
 struct context {
 	struct context *next;
-	CUcontext ctx;
-	unsigned long long id; /* 0: the driver knows of none */
+	struct owner owner;
 	struct event *unused;
 };
 
@@ -34,13 +33,6 @@ static struct context *contexts;
 
 /* ---- Events -------------------------------------------------------------- */
 
-static bool alive(const struct cuda *cuda, const struct context *c)
-{
-	unsigned long long id;
-
-	return !cuda->CtxGetId || (!cuda->CtxGetId(c->ctx, &id) && id == c->id);
-}
-
 /* NULL: no memory. */
 static struct context *context_of(const struct cuda *cuda, CUcontext ctx)
 {
@@ -50,13 +42,12 @@ static struct context *context_of(const struct cuda *cuda, CUcontext ctx)
 	if (cuda->CtxGetId && cuda->CtxGetId(ctx, &id))
 		id = 0;
 	pthread_mutex_lock(&events_lock);
-	for (c = contexts; c && (c->ctx != ctx || c->id != id); c = c->next)
+	for (c = contexts; c && (c->owner.ctx != ctx || c->owner.id != id); c = c->next)
 		;
 	if (!c) {
 		c = calloc(1, sizeof(*c));
 		if (c) {
-			c->ctx = ctx;
-			c->id = id;
+			c->owner = (struct owner){.ctx = ctx, .id = id};
 			c->next = contexts;
 			contexts = c;
 		}
@@ -76,7 +67,7 @@ static int event_create(const struct cuda *cuda, struct context *c, struct event
 		return -ENOMEM;
 	}
 	e->context = c;
-	err = cuda->CtxPushCurrent(c->ctx);
+	err = cuda->CtxPushCurrent(c->owner.ctx);
 	if (!err) {
 		err = cuda->EventCreate(&e->event, CU_EVENT_DISABLE_TIMING);
 		cuda->CtxPopCurrent(&current);
@@ -154,7 +145,7 @@ static int own_done(void *ctx)
 	if (cuda_gone())
 		return 1;
 	mode = cuda_enter(cuda);
-	if (alive(cuda, e->context)) {
+	if (owner_alive(cuda, &e->context->owner)) {
 		done = query(cuda, e->event);
 	} else {
 		binpool_set_last_error("CUDA: a stream's context was destroyed");

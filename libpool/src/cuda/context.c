@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Contexts: whose something is. Its address is not enough to know one by, as another may be at it
+ * later; so its id is compared. Owns nothing. Every call is in relaxed capture mode.
+ */
+#include <errno.h>
+
+#include "cuda.h"
+
+bool owner_alive(const struct cuda *cu, const struct owner *o)
+{
+	unsigned long long id;
+
+	return o->ctx && (!cu->CtxGetId || (!cu->CtxGetId(o->ctx, &id) && id == o->id));
+}
+
+int owner_current(const struct cuda *cu, struct owner *o)
+{
+	CUresult err = cu->CtxGetCurrent(&o->ctx);
+
+	o->id = 0;
+	if (err)
+		return cuda_explain(cu, "cuCtxGetCurrent", err);
+	if (o->ctx && cu->CtxGetId && cu->CtxGetId(o->ctx, &o->id))
+		return cuda_refuse(-ENODEV, "CUDA: the context that is current to this thread was "
+					    "destroyed, or reset: make one current");
+	return o->ctx ? 0
+		      : cuda_refuse(-ENODEV,
+				    "CUDA: no context is current to this thread: make one, or call "
+				    "the runtime's cudaFree(0)");
+}
