@@ -2,18 +2,9 @@
 /*
  * Blocks in the hands of drivers of the kernel's own: vgem (DRM) and vivid (V4L2).
  */
-#include <linux/videodev2.h>
-
 #include "binpool_test.h"
+#include "driver.h"
 #include "share.h"
-
-static bool module_insert(const char *command)
-{
-	char line[256];
-
-	snprintf(line, sizeof(line), "modprobe -q %s 2>/dev/null", command);
-	return !system(line);
-}
 
 /* What of <drm/drm.h> is needed here; it comes with no package of the C library. */
 struct prime_handle {
@@ -99,25 +90,6 @@ TEST_F(pool, drm_vgem)
 	}
 	close(card);
 	module_insert("-r vgem");
-}
-
-static int vivid_open(void)
-{
-	char path[64];
-
-	for (int i = 0; i < 8; i++) {
-		struct v4l2_capability cap;
-		int fd;
-
-		snprintf(path, sizeof(path), "/dev/video%d", i);
-		fd = open(path, O_RDWR | O_CLOEXEC);
-		if (fd < 0)
-			continue;
-		if (!request(fd, VIDIOC_QUERYCAP, &cap) && !strcmp((char *)cap.driver, "vivid"))
-			return fd;
-		close(fd);
-	}
-	return -ENODEV;
 }
 
 #define CAMERA_BUFFERS 4
