@@ -27,6 +27,7 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef unsigned long long CUdeviceptr;
 
+#define CUDA_ERROR_OUT_OF_MEMORY    2
 #define CU_STREAM_NON_BLOCKING	    1
 #define CU_EVENT_DISABLE_TIMING	    2
 #define CU_MEMHOSTREGISTER_PORTABLE 1
@@ -76,7 +77,7 @@ extern CUcontext context; /* the first device's primary one */
 
 /* Loads the driver and makes the context current; ends the program where there is none. */
 void cuda_open(void);
-/* Ends the program if the call failed: CU(MemAlloc_v2(&p, bytes)). */
+/* Ends the program if the call failed, for want of memory as IMPOSSIBLE: CU(MemFree_v2(p)). */
 #define CU(call) cuda_check(#call, cu.call)
 void cuda_check(const char *call, int error);
 /* Whether the driver knows the byte as pinned. */
@@ -86,11 +87,14 @@ bool cuda_is_pinned(const void *ptr);
 
 struct binpool;
 
-/* Memory of one kind. */
+/* The same, with the pool's sentence: POOL(binpool_free(pool, ptr)). */
+#define POOL(call) pool_check(call)
+void pool_check(int err);
+
 struct memory {
 	const struct memory_kind *kind;
 	struct binpool *pool; /* of the kinds that are one */
-	bool bare;
+	bool bare;	      /* it is registered afterwards */
 };
 
 /*

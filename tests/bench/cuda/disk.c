@@ -66,10 +66,10 @@ static void pool_open(void)
 	err = io_uring_queue_init(DEPTH, &ring, 0);
 	if (err)
 		end(IMPOSSIBLE, "there is no io_uring here: %s", strerror(-err));
-	if (binpool_create(&pool, &options) || binpool_cuda_attach(pool, 0, &id) ||
-	    binpool_reserve(pool, options.max_bytes) ||
-	    binpool_uring_attach(pool, &ring, 2 * DEPTH, &table))
-		end(1, "%s", binpool_last_error());
+	POOL(binpool_create(&pool, &options));
+	POOL(binpool_cuda_attach(pool, 0, &id));
+	POOL(binpool_reserve(pool, options.max_bytes));
+	POOL(binpool_uring_attach(pool, &ring, 2 * DEPTH, &table));
 	if (binpool_uring_sync(table) <= 0)
 		printf("# not as fixed buffers: %s\n", binpool_uring_reason(table));
 }
@@ -84,8 +84,7 @@ static char *pool_take(void)
 	};
 	struct binpool_buf buf = {.size = sizeof(buf)};
 
-	if (binpool_alloc_ex(pool, &want, &buf))
-		end(1, "%s", binpool_last_error());
+	POOL(binpool_alloc_ex(pool, &want, &buf));
 	return buf.ptr;
 }
 
@@ -130,8 +129,7 @@ static void pool_run(void)
 		check_read(cqe->res, r->at);
 		io_uring_cqe_seen(&ring, cqe);
 		CU(MemcpyHtoDAsync_v2(there + r->at, r->ptr, CHUNK, stream));
-		if (binpool_free_on_cuda_stream(pool, r->ptr, stream))
-			end(1, "%s", binpool_last_error());
+		POOL(binpool_free_on_cuda_stream(pool, r->ptr, stream));
 		if (next < bytes) {
 			pool_read(r, next);
 			next += CHUNK;

@@ -19,7 +19,7 @@ void cuda_check(const char *call, int error)
 		return;
 	if (cu.GetErrorName)
 		cu.GetErrorName(error, &name);
-	end(1, "cu%s: %s (%d)", call, name, error);
+	end(error == CUDA_ERROR_OUT_OF_MEMORY ? IMPOSSIBLE : 1, "cu%s: %s (%d)", call, name, error);
 }
 
 void cuda_open(void)

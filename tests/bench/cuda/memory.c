@@ -3,6 +3,7 @@
  * Memory of the kinds that are compared. Each does what its users have to do until the driver can
  * copy from it at full speed, and no more.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +49,7 @@ static size_t whole_pages(size_t bytes)
 static void populate(void *at, size_t bytes)
 {
 	if (madvise(at, bytes, MADV_POPULATE_WRITE))
-		end(1, "%zu MiB of memory could not be had: %m", bytes / MIB);
+		end(IMPOSSIBLE, "%zu MiB of memory could not be had: %m", bytes / MIB);
 }
 
 static void *thp_get(size_t bytes)
@@ -59,7 +60,7 @@ static void *thp_get(size_t bytes)
 	char *ptr;
 
 	if (at == MAP_FAILED)
-		end(1, "mmap of %zu MiB: %m", bytes / MIB);
+		end(IMPOSSIBLE, "mmap of %zu MiB: %m", bytes / MIB);
 	ptr = (char *)whole_pages((uintptr_t)at);
 	if (ptr > at)
 		munmap(at, (size_t)(ptr - at));
@@ -138,7 +139,7 @@ static void *pageable_get(size_t bytes)
 	void *ptr = malloc(bytes);
 
 	if (!ptr)
-		end(1, "malloc of %zu MiB failed", bytes / MIB);
+		end(IMPOSSIBLE, "malloc of %zu MiB failed", bytes / MIB);
 	return ptr;
 }
 
@@ -158,6 +159,12 @@ static const struct memory_kind kinds[] = {
 	{"pageable", .get = pageable_get, .put = pageable_put, .pageable = true},
 };
 
+void pool_check(int err)
+{
+	if (err)
+		end(err == -ENOMEM ? IMPOSSIBLE : 1, "%s", binpool_last_error());
+}
+
 void memory_open_bare(struct memory *m, const char *kind)
 {
 	struct binpool_options options = BINPOOL_OPTIONS_INIT;
@@ -175,8 +182,9 @@ void memory_open_bare(struct memory *m, const char *kind)
 		return;
 	options.provider = m->kind->provider;
 	err = binpool_create(&m->pool, &options);
-	if (err)
+	if (err == -ENODEV) /* no such memory here */
 		end(IMPOSSIBLE, "%s", binpool_last_error());
+	POOL(err);
 }
 
 void memory_open(struct memory *m, const char *kind)
@@ -185,8 +193,8 @@ void memory_open(struct memory *m, const char *kind)
 
 	memory_open_bare(m, kind);
 	m->bare = false;
-	if (m->pool && binpool_cuda_attach(m->pool, 0, &id))
-		end(1, "%s", binpool_last_error());
+	if (m->pool)
+		POOL(binpool_cuda_attach(m->pool, 0, &id));
 }
 
 void memory_register(struct memory *m, void **ptr, size_t bytes)
@@ -219,15 +227,14 @@ void *memory_get(struct memory *m, size_t bytes)
 	}
 	ptr = binpool_alloc(m->pool, bytes);
 	if (!ptr)
-		end(1, "%s", binpool_last_error());
+		POOL(-errno);
 	return ptr;
 }
 
 void memory_put(struct memory *m, void *ptr, size_t bytes)
 {
 	if (m->pool) {
-		if (binpool_free(m->pool, ptr))
-			end(1, "%s", binpool_last_error());
+		POOL(binpool_free(m->pool, ptr));
 		return;
 	}
 	if (m->kind->registered)

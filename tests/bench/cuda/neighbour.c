@@ -182,24 +182,20 @@ static uint64_t id;
 
 static void do_register(void)
 {
-	int err = 0;
-
 	if (memory.pool && !background)
-		err = binpool_cuda_attach(memory.pool, 0, &id);
-	if (background)
-		err = binpool_register_in_background(memory.pool, rate)
-			      ? -1
-			      : binpool_wait_registered(memory.pool, NULL, UINT32_MAX);
-	if (err)
-		end(1, "%s", binpool_last_error());
+		POOL(binpool_cuda_attach(memory.pool, 0, &id));
+	if (background) {
+		POOL(binpool_register_in_background(memory.pool, rate));
+		POOL(binpool_wait_registered(memory.pool, NULL, UINT32_MAX));
+	}
 	for (size_t i = 0; i < parts && !memory.pool; i++)
 		memory_register(&memory, &part[i], bytes / parts);
 }
 
 static void do_unregister(void)
 {
-	if (memory.pool && binpool_remove_registrar(memory.pool, id))
-		end(1, "%s", binpool_last_error());
+	if (memory.pool)
+		POOL(binpool_remove_registrar(memory.pool, id));
 	for (size_t i = 0; i < parts && !memory.pool; i++)
 		memory_unregister(&memory, part[i], bytes / parts);
 }
@@ -230,9 +226,10 @@ int neighbour_main(char **args)
 	neighbours_start();
 	cuda_open();
 	memory_open_bare(&memory, args[0]);
-	if (background && (binpool_register_in_background(memory.pool, 0) ||
-			   binpool_cuda_attach(memory.pool, 0, &id)))
-		end(1, "%s", binpool_last_error());
+	if (background) {
+		POOL(binpool_register_in_background(memory.pool, 0));
+		POOL(binpool_cuda_attach(memory.pool, 0, &id));
+	}
 	for (size_t i = 0; i < parts; i++)
 		part[i] = memory_get(&memory, bytes / parts);
 	__atomic_store_n(&shared->phase, IDLE, __ATOMIC_RELEASE);

@@ -79,7 +79,12 @@ def alloc(part):
         part.omit("some kinds of memory, and the largest size of frameworks", "it is to be quick")
     part.note("Each in a process of its own, but for PyTorch and CuPy, whose import takes seconds: "
               "there one process allocates all sizes, each for the first time.")
-    part.note("The context is made before: context_ms in the file.")
+    contexts = [ms for figures in part.rows.values()
+                for values in figures.get("context_ms", {}).values() for ms in values]
+    if contexts:
+        part.note(f"Before that a context is made, or a framework imported, in {min(contexts):.0f} "
+                  f"to {max(contexts):.0f} ms; what a pool is made in, and known to the driver, "
+                  "counts.")
 
 
 ALLOC_TITLES = {

@@ -35,15 +35,14 @@ int ready_main(char **args)
 	start = now_ms();
 	if (background) {
 		memory_open_bare(&m, args[0]);
-		if (!m.pool || binpool_register_in_background(m.pool, BINPOOL_UNLIMITED) ||
-		    binpool_cuda_attach(m.pool, 0, &id))
-			end(1, "%s", m.pool ? binpool_last_error() : "not a pool");
+		POOL(binpool_register_in_background(m.pool, BINPOOL_UNLIMITED));
+		POOL(binpool_cuda_attach(m.pool, 0, &id));
 	} else {
 		memory_open(&m, args[0]);
 	}
 	p[0] = memory_get(&m, bytes);
-	if (background && binpool_wait_registered(m.pool, p[0], UINT32_MAX))
-		end(1, "%s", binpool_last_error());
+	if (background)
+		POOL(binpool_wait_registered(m.pool, p[0], UINT32_MAX));
 	CU(MemcpyHtoD_v2(there, p[0], bytes));
 	first = now_ms();
 	for (int i = 1; i < PARTS; i++)
@@ -51,7 +50,7 @@ int ready_main(char **args)
 	usable = now_ms();
 	while (background && (err = binpool_wait_registered(m.pool, NULL, 0))) {
 		if (err != -EAGAIN)
-			end(1, "%s", binpool_last_error());
+			POOL(err);
 		CU(MemcpyHtoD_v2(there, p[0], bytes));
 		copied += bytes;
 	}

@@ -57,8 +57,8 @@ static void pool_open(void)
 
 	options.provider = BINPOOL_PROVIDER_THP;
 	options.max_bytes = BUFFERS * BYTES;
-	if (binpool_create(&pool, &options) || binpool_cuda_attach(pool, 0, &id))
-		end(1, "%s", binpool_last_error());
+	POOL(binpool_create(&pool, &options));
+	POOL(binpool_cuda_attach(pool, 0, &id));
 }
 
 static void *pool_take(size_t i)
@@ -73,23 +73,22 @@ static void *pool_take(size_t i)
 	void *ptr = binpool_alloc_cached(pool, BYTES);
 
 	(void)i;
-	if (!ptr && binpool_alloc_ex(pool, &want, &buf))
-		end(1, "%s", binpool_last_error());
-	return ptr ? ptr : buf.ptr;
+	if (ptr)
+		return ptr;
+	POOL(binpool_alloc_ex(pool, &want, &buf));
+	return buf.ptr;
 }
 
 static void pool_give_on_stream(void *ptr, size_t i)
 {
 	(void)i;
-	if (binpool_free_on_cuda_stream(pool, ptr, stream))
-		end(1, "%s", binpool_last_error());
+	POOL(binpool_free_on_cuda_stream(pool, ptr, stream));
 }
 
 static void pool_give_now(void *ptr, size_t i)
 {
 	(void)i;
-	if (binpool_free(pool, ptr))
-		end(1, "%s", binpool_last_error());
+	POOL(binpool_free(pool, ptr));
 }
 
 static void ring_open(void)
