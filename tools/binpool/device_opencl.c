@@ -12,10 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <CL/cl.h>
 #include <binpool_cl.h>
 
 #include "cli.h"
+#include "opencl.h"
 #include "run.h"
 
 struct opencl {
@@ -39,114 +39,7 @@ struct opencl_slot {
 #define ITEMS_PER_UNIT 256
 #define ITEMS_MAX      16384
 
-static const char *cl_problem(cl_int status)
-{
-	static _Thread_local char text[64];
-
-	switch (status) {
-	case CL_DEVICE_NOT_FOUND:
-		return "device not found";
-	case CL_DEVICE_NOT_AVAILABLE:
-		return "device not available";
-	case CL_MEM_OBJECT_ALLOCATION_FAILURE:
-		return "no device memory";
-	case CL_OUT_OF_RESOURCES:
-		return "out of device resources";
-	case CL_OUT_OF_HOST_MEMORY:
-		return "out of host memory";
-	case CL_BUILD_PROGRAM_FAILURE:
-		return "the program does not build";
-	default:
-		snprintf(text, sizeof(text), "OpenCL error %d", status);
-		return text;
-	}
-}
-
-static int failed(const char *what, cl_int status)
-{
-	cli_error("OpenCL: %s: %s", what, cl_problem(status));
-	return CLI_FAILED;
-}
-
 /* ---- Finding it ----------------------------------------------------------- */
-
-/* A device that was seen; the better kind wins, then the earlier. */
-struct candidate {
-	cl_platform_id platform;
-	cl_device_id id;
-	char name[128];
-	int rank;
-};
-
-static int rank_of(cl_device_id id)
-{
-	cl_device_type type = 0;
-
-	clGetDeviceInfo(id, CL_DEVICE_TYPE, sizeof(type), &type, NULL);
-	if (type & CL_DEVICE_TYPE_GPU)
-		return 3;
-	return type & CL_DEVICE_TYPE_ACCELERATOR ? 2 : 1;
-}
-
-/* Looks through the devices of one platform; names are added to @seen. */
-static void look_at_platform(cl_platform_id platform, const char *wanted, struct candidate *best,
-			     char *seen, size_t seen_size)
-{
-	cl_device_id ids[64];
-	cl_uint count = 0, i;
-	size_t length;
-	char name[128];
-	int rank;
-
-	if (clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 64, ids, &count) != CL_SUCCESS)
-		return;
-	for (i = 0; i < count && i < 64; i++) {
-		if (clGetDeviceInfo(ids[i], CL_DEVICE_NAME, sizeof(name), name, NULL) != CL_SUCCESS)
-			strcpy(name, "unnamed");
-		length = strlen(seen);
-		snprintf(seen + length, seen_size - length, "%s'%s'", length ? ", " : "", name);
-		if (wanted && !strcasestr(name, wanted))
-			continue;
-		rank = rank_of(ids[i]);
-		if (rank <= best->rank)
-			continue;
-		best->platform = platform;
-		best->id = ids[i];
-		best->rank = rank;
-		strcpy(best->name, name);
-	}
-}
-
-static int find_device(struct device *device, const char *wanted)
-{
-	struct opencl *cl = device->own;
-	cl_platform_id platforms[16];
-	struct candidate best = {0};
-	cl_uint count = 0, i;
-	char seen[1024] = "";
-	cl_int status = clGetPlatformIDs(16, platforms, &count);
-
-	if (status != CL_SUCCESS || !count) {
-		cli_error(
-			"there is no OpenCL platform here: install one (for a CPU: pocl-opencl-icd), "
-			"or see to it that OCL_ICD_VENDORS names the right folder");
-		return CLI_FAILED;
-	}
-	for (i = 0; i < count && i < 16; i++)
-		look_at_platform(platforms[i], wanted, &best, seen, sizeof(seen));
-	if (!best.rank) {
-		if (!seen[0])
-			cli_error("the OpenCL platforms here have no device");
-		else
-			cli_error("no OpenCL device has '%s' in its name; there are: %s", wanted,
-				  seen);
-		return CLI_FAILED;
-	}
-	cl->platform = best.platform;
-	cl->id = best.id;
-	strcpy(device->name, best.name);
-	return CLI_OK;
-}
 
 /* What the device must offer for this run. */
 static int check_device(struct device *device, const struct run_options *options)
@@ -197,7 +90,7 @@ static int build_kernel(struct device *device)
 
 	cl->program = clCreateProgramWithSource(cl->context, 1, &source, NULL, &status);
 	if (status != CL_SUCCESS)
-		return failed("making the checksum program", status);
+		return cl_failed("making the checksum program", status);
 	status = clBuildProgram(cl->program, 1, &cl->id, NULL, NULL, NULL);
 	if (status != CL_SUCCESS) {
 		clGetProgramBuildInfo(cl->program, cl->id, CL_PROGRAM_BUILD_LOG, sizeof(log) - 1,
@@ -207,7 +100,7 @@ static int build_kernel(struct device *device)
 		return CLI_FAILED;
 	}
 	cl->checksum = clCreateKernel(cl->program, "checksum", &status);
-	return status == CL_SUCCESS ? CLI_OK : failed("making the checksum kernel", status);
+	return status == CL_SUCCESS ? CLI_OK : cl_failed("making the checksum kernel", status);
 }
 
 static int opencl_open(struct device *device, const char *name, const struct run_options *options)
@@ -224,7 +117,7 @@ static int opencl_open(struct device *device, const char *name, const struct run
 		cli_error("no memory for a device's record");
 		return CLI_FAILED;
 	}
-	ret = find_device(device, name);
+	ret = cl_find_device(name, &cl->platform, &cl->id, device->name, sizeof(device->name));
 	if (!ret)
 		ret = check_device(device, options);
 	if (ret)
@@ -235,12 +128,12 @@ static int opencl_open(struct device *device, const char *name, const struct run
 	properties[1] = (cl_context_properties)cl->platform;
 	cl->context = clCreateContext(properties, 1, &cl->id, NULL, NULL, &status);
 	if (status != CL_SUCCESS)
-		return failed("making a context", status);
+		return cl_failed("making a context", status);
 	for (i = 0; i < sizeof(queues) / sizeof(queues[0]); i++) {
 		*queues[i] = clCreateCommandQueue(cl->context, cl->id, CL_QUEUE_PROFILING_ENABLE,
 						  &status);
 		if (status != CL_SUCCESS)
-			return failed("making a queue", status);
+			return cl_failed("making a queue", status);
 	}
 	return build_kernel(device);
 }
@@ -288,7 +181,7 @@ static int opencl_init_slot(struct device *device, struct slot *slot, uint64_t b
 	if (status == CL_SUCCESS)
 		there->partials = clCreateBuffer(cl->context, CL_MEM_READ_WRITE,
 						 device->items * sizeof(cl_ulong), NULL, &status);
-	return status == CL_SUCCESS ? CLI_OK : failed("getting device memory", status);
+	return status == CL_SUCCESS ? CLI_OK : cl_failed("getting device memory", status);
 }
 
 static void opencl_exit_slot(struct slot *slot)

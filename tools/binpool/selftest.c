@@ -2,51 +2,43 @@
 /*
  * binpool selftest: whether this node does with a pool's memory what it is for, told by
  * what the driver says of it, by copies there and back that are compared, and by how fast
- * they are beside the driver's own pinned memory. Main thread only.
+ * they are beside the driver's own pinned memory; with CUDA and OpenCL, in both orders, since
+ * one may not know as pinned what the other has. Main thread only.
  */
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <binpool_cuda.h>
-
 #include "cli.h"
-#include "cuda.h"
 #include "run.h"
+#include "selftest.h"
 
 #define BYTES_DEFAULT ((uint64_t)256 << 20)
 #define COPIES	      5
-/* Memory that is pinned copies at least at so much of the rate of the driver's own. */
-#define RATE_LEAST 0.8
+/* Memory that is pinned copies at least at so much of the rate of other pinned memory. */
+#define RATE_LEAST    0.8
+#define CONSUMERS_MAX 2
 
 struct selftest {
-	const char *device_number; /* NULL: 0 */
-	int cuda;
+	const struct consumer_ops *ops[CONSUMERS_MAX];
+	const char *which[CONSUMERS_MAX]; /* the device, NULL: any */
+	struct consumer consumers[CONSUMERS_MAX];
+	size_t n;
 	uint32_t provider;
 	uint64_t bytes;
-};
-
-/* Of COPIES of all bytes, the median. */
-struct rates {
-	double to_device, to_host; /* bytes per ns, which is GB/s */
-};
-
-/* What is being compared. */
-struct bench {
-	uint64_t bytes;
-	CUdeviceptr there;
 	unsigned char *plain; /* ordinary memory with the pattern */
-	unsigned char *host;  /* the driver's own pinned memory */
 };
 
 static void print_help(void)
 {
-	printf("Usage: binpool selftest --cuda[=N] [OPTION]...\n"
-	       "Have a pool's memory registered with CUDA's device N (0), copy it there and back,\n"
-	       "compare every byte, and compare the rates with those of cuMemHostAlloc's memory and\n"
-	       "of ordinary memory.\n\n"
+	printf("Usage: binpool selftest --cuda[=N] --opencl[=NAME] [OPTION]...\n"
+	       "Have a pool's memory registered with CUDA's device N (0), with an OpenCL device with\n"
+	       "NAME in its name, or with both in both orders; copy it there and back, compare every\n"
+	       "byte, and compare the rates with those of the driver's own pinned memory, of ordinary\n"
+	       "memory and, on the same device, of each other.\n\n"
 	       "  --cuda[=N]          the device\n"
+	       "  --opencl[=NAME]     the device (any, GPUs first)\n"
 	       "  --provider WHICH    where memory comes from: auto (default), device, hugetlb, thp\n"
 	       "  --size SIZE         of the buffer (default 256M)\n\n"
 	       "Exit status: 0 the memory is pinned, copies are right and as fast as they should "
@@ -54,28 +46,43 @@ static void print_help(void)
 	       "1 they are not, or something is missing, 2 usage.\n");
 }
 
+/* Once each. */
+static int add_consumer(struct selftest *test, const struct consumer_ops *ops, const char *which)
+{
+	uint64_t number;
+	size_t i;
+
+	if (ops == &consumer_cuda && which && cli_parse_u64(which, &number))
+		return cli_usage_error("selftest", "--cuda=%s: a device is a number", which);
+	for (i = 0; i < test->n && test->ops[i] != ops; i++)
+		;
+	test->ops[i] = ops;
+	test->which[i] = which;
+	test->n = i < test->n ? test->n : i + 1;
+	return CLI_OK;
+}
+
 static int parse_options(int argc, char **argv, struct selftest *test, int *done)
 {
 	static const struct option options[] = {
 		{"cuda", optional_argument, NULL, 'c'},
+		{"opencl", optional_argument, NULL, 'o'},
 		{"provider", required_argument, NULL, 'p'},
 		{"size", required_argument, NULL, 's'},
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
 	int option, err, ret = CLI_OK;
-	uint64_t number;
 
 	opterr = 0;
 	*done = 1;
 	while (!ret && (option = getopt_long(argc, argv, ":p:s:h", options, NULL)) != -1) {
 		switch (option) {
 		case 'c':
-			test->cuda = 1;
-			test->device_number = optarg;
-			if (optarg && cli_parse_u64(optarg, &number))
-				ret = cli_usage_error("selftest", "--cuda=%s: a device is a number",
-						      optarg);
+			ret = add_consumer(test, &consumer_cuda, optarg);
+			break;
+		case 'o':
+			ret = add_consumer(test, &consumer_opencl, optarg);
 			break;
 		case 'p':
 			ret = cli_parse_provider("selftest", optarg, &test->provider);
@@ -98,8 +105,9 @@ static int parse_options(int argc, char **argv, struct selftest *test, int *done
 	}
 	if (!ret && optind < argc)
 		ret = cli_usage_error("selftest", "'%s' is one argument too many", argv[optind]);
-	if (!ret && !test->cuda)
-		ret = cli_usage_error("selftest", "say what is to be tested: --cuda");
+	if (!ret && !test->n)
+		ret = cli_usage_error("selftest",
+				      "say what is to be tested: --cuda, --opencl or both");
 	*done = ret != CLI_OK;
 	return ret;
 }
@@ -120,90 +128,78 @@ static double rate(uint64_t bytes, uint64_t *ns)
 }
 
 /* Copies @memory there and back, compares what came back, and measures. A CLI_* status. */
-static int copy(const struct bench *bench, unsigned char *memory, const char *what,
+static int copy(struct selftest *test, size_t at, unsigned char *memory, const char *what,
 		struct rates *rates)
 {
 	uint64_t to_device[COPIES], to_host[COPIES], start;
-	CUresult err = 0;
+	const struct consumer_ops *ops = test->ops[at];
+	struct consumer *c = &test->consumers[at];
+	const char *problem = NULL;
 	int i;
 
-	memcpy(memory, bench->plain, bench->bytes);
-	for (i = 0; i < COPIES && !err; i++) {
+	memcpy(memory, test->plain, test->bytes);
+	for (i = 0; i < COPIES && !problem; i++) {
 		start = now_ns();
-		err = cuda.MemcpyHtoD(bench->there, memory, bench->bytes);
+		problem = ops->write(c, memory, test->bytes);
 		to_device[i] = now_ns() - start;
 	}
-	if (err) {
-		cli_error("copying %s to the device: %s", what, cuda_problem(err));
+	if (problem) {
+		cli_error("%s: copying %s to the device: %s", c->name, what, problem);
 		return CLI_FAILED;
 	}
-	memset(memory, 0, bench->bytes);
-	for (i = 0; i < COPIES && !err; i++) {
+	memset(memory, 0, test->bytes);
+	for (i = 0; i < COPIES && !problem; i++) {
 		start = now_ns();
-		err = cuda.MemcpyDtoH(memory, bench->there, bench->bytes);
+		problem = ops->read(c, memory, test->bytes);
 		to_host[i] = now_ns() - start;
 	}
-	if (err) {
-		cli_error("copying %s from the device: %s", what, cuda_problem(err));
+	if (problem) {
+		cli_error("%s: copying %s from the device: %s", c->name, what, problem);
 		return CLI_FAILED;
 	}
-	if (memcmp(memory, bench->plain, bench->bytes)) {
-		cli_error("wrong data: %s came back from the device changed", what);
+	if (memcmp(memory, test->plain, test->bytes)) {
+		cli_error("wrong data: %s came back from the %s device changed", what, c->name);
 		return CLI_FAILED;
 	}
-	rates->to_device = rate(bench->bytes, to_device);
-	rates->to_host = rate(bench->bytes, to_host);
-	printf("  %-16s %8.2f GB/s to the device, %8.2f GB/s back\n", what, rates->to_device,
-	       rates->to_host);
+	rates->to_device = rate(test->bytes, to_device);
+	rates->to_host = rate(test->bytes, to_host);
+	printf("  %-6s %-16s %8.2f GB/s to the device, %8.2f GB/s back\n", c->name, what,
+	       rates->to_device, rates->to_host);
 	return CLI_OK;
-}
-
-/* What the driver says of the first and the last byte. */
-static int is_pinned(const unsigned char *memory, uint64_t bytes)
-{
-	const unsigned char *const ends[] = {memory, memory + bytes - 1};
-	unsigned int type;
-	size_t i;
-
-	for (i = 0; i < 2; i++) {
-		type = 0;
-		if (cuda.PointerGetAttribute(&type, CU_POINTER_MEMORY_TYPE,
-					     (CUdeviceptr)(uintptr_t)ends[i]) ||
-		    type != CU_MEMORYTYPE_HOST)
-			return 0;
-	}
-	return 1;
 }
 
 /* ---- The test ------------------------------------------------------------------------- */
 
-static int verdict(const struct rates *pool, const struct rates *driver)
+/* Of the pool's memory, as @c copies it, beside what copies at @rates. A CLI_* status. */
+static int verdict(const struct consumer *c, const struct rates *rates, const char *whose)
 {
-	double to_device = pool->to_device / driver->to_device;
-	double to_host = pool->to_host / driver->to_host;
+	double to_device = c->pool_rates.to_device / rates->to_device;
+	double to_host = c->pool_rates.to_host / rates->to_host;
 
 	if (to_device < RATE_LEAST || to_host < RATE_LEAST) {
-		cli_error("the pool's memory copies at %.2f of the rate of cuMemHostAlloc's to the "
+		cli_error("unpinned: %s copies the pool's memory at %.2f of the rate of %s to the "
 			  "device, and at %.2f back: less than %.2f is as if it were not pinned",
-			  to_device, to_host, RATE_LEAST);
+			  c->name, to_device, whose, to_host, RATE_LEAST);
 		return CLI_FAILED;
 	}
-	printf("pinned: %.2f of cuMemHostAlloc's rate to the device, %.2f back\n", to_device,
-	       to_host);
+	printf("pinned: %s at %.2f of the rate of %s to the device, %.2f back\n", c->name,
+	       to_device, whose, to_host);
 	return CLI_OK;
 }
 
-static int compare(const struct bench *bench, unsigned char *buffer)
+static int verdicts(const struct selftest *test)
 {
-	struct rates pool, driver, ordinary;
-	int ret;
+	const struct consumer *c = test->consumers;
+	int ret = CLI_OK;
+	size_t i;
 
-	ret = copy(bench, buffer, "pool", &pool);
-	if (!ret)
-		ret = copy(bench, bench->host, "cuMemHostAlloc", &driver);
-	if (!ret)
-		ret = copy(bench, bench->plain, "ordinary memory", &ordinary);
-	return ret ? ret : verdict(&pool, &driver);
+	for (i = 0; i < test->n; i++)
+		ret |= verdict(&c[i], &c[i].other_rates, c[i].other_name);
+	/* What one device does by two ways it does as fast by both. */
+	if (test->n == 2 && !strcmp(c[0].device, c[1].device))
+		for (i = 0; i < 2; i++)
+			ret |= verdict(&c[i], &c[!i].pool_rates, c[!i].name);
+	return ret;
 }
 
 static void print_memory(const struct binpool_stats *stats, const struct binpool_ptr_info *info)
@@ -218,31 +214,32 @@ static void print_memory(const struct binpool_stats *stats, const struct binpool
 }
 
 /* With the pool attached. */
-static int test_pool(struct binpool *pool, const struct bench *bench)
+static int test_pool(struct selftest *test, struct binpool *pool)
 {
 	struct binpool_ptr_info info = {.size = sizeof(info)};
 	struct binpool_stats stats = {.size = sizeof(stats)};
-	unsigned char *buffer = binpool_alloc(pool, bench->bytes);
-	unsigned long long device_ptr;
-	uint64_t left = 0;
-	int ret = CLI_FAILED;
+	unsigned char *buffer = binpool_alloc(pool, test->bytes);
+	int ret = CLI_OK;
+	size_t i;
 
 	if (!buffer) {
-		cli_error("cannot get a buffer of %" PRIu64 " bytes: %s", bench->bytes,
+		cli_error("cannot get a buffer of %" PRIu64 " bytes: %s", test->bytes,
 			  binpool_last_error());
 		return CLI_FAILED;
 	}
-	if (binpool_query(buffer, &info) || binpool_get_stats(pool, &stats) ||
-	    binpool_cuda_device_ptr(pool, buffer, &device_ptr, &left)) {
+	if (binpool_query(buffer, &info) || binpool_get_stats(pool, &stats)) {
 		cli_error("cannot say what the buffer is: %s", binpool_last_error());
-	} else if (!is_pinned(buffer, bench->bytes)) {
-		cli_error("CUDA registered the pool's memory, but does not call it pinned");
+		ret = CLI_FAILED;
 	} else {
 		print_memory(&stats, &info);
-		printf("  device pointer   %s the host's, good for %" PRIu64 " bytes\n",
-		       device_ptr == (uintptr_t)buffer ? "is" : "is not", left);
-		ret = compare(bench, buffer);
 	}
+	for (i = 0; i < test->n && !ret; i++) {
+		ret = test->ops[i]->look(&test->consumers[i], pool, buffer, test->bytes);
+		if (!ret)
+			ret = copy(test, i, buffer, "pool", &test->consumers[i].pool_rates);
+	}
+	if (!ret)
+		ret = verdicts(test);
 	if (binpool_free(pool, buffer) && !ret) {
 		cli_error("cannot free the buffer: %s", binpool_last_error());
 		ret = CLI_FAILED;
@@ -250,12 +247,14 @@ static int test_pool(struct binpool *pool, const struct bench *bench)
 	return ret;
 }
 
-static int with_pool(const struct selftest *test, const struct bench *bench)
+/* All of the consumers have the pool, beginning with number @first. */
+static int with_pool(struct selftest *test, size_t first)
 {
 	struct binpool_options options = BINPOOL_OPTIONS_INIT;
 	struct binpool *pool;
 	uint64_t id;
-	int ret;
+	int ret = CLI_OK;
+	size_t i;
 
 	options.name = "binpool selftest";
 	options.provider = test->provider;
@@ -264,12 +263,19 @@ static int with_pool(const struct selftest *test, const struct bench *bench)
 			  binpool_provider_name(test->provider), binpool_last_error());
 		return CLI_FAILED;
 	}
-	if (binpool_cuda_attach(pool, 0, &id)) {
-		cli_error("cannot have the pool registered with CUDA: %s", binpool_last_error());
-		binpool_destroy(pool);
-		return CLI_FAILED;
+	if (test->n > 1)
+		printf("%s first:\n", test->consumers[first].name);
+	for (i = 0; i < test->n && !ret; i++) {
+		size_t at = (first + i) % test->n;
+
+		if (test->ops[at]->attach(&test->consumers[at], pool, &id)) {
+			cli_error("cannot have the pool registered with %s%s: %s",
+				  test->consumers[at].name, i ? " too" : "", binpool_last_error());
+			ret = CLI_FAILED;
+		}
 	}
-	ret = test_pool(pool, bench);
+	if (!ret)
+		ret = test_pool(test, pool);
 	if (binpool_destroy(pool) && !ret) {
 		cli_error("cannot end the pool: %s", binpool_last_error());
 		ret = CLI_FAILED;
@@ -277,65 +283,66 @@ static int with_pool(const struct selftest *test, const struct bench *bench)
 	return ret;
 }
 
-/* Memory to compare with; all of it is given back by bench_close(). */
-static int bench_open(struct bench *bench)
+/* Ordinary memory with a pattern; NULL, said. */
+static unsigned char *make_plain(uint64_t bytes)
 {
+	unsigned char *plain = malloc(bytes);
 	uint64_t i, word;
-	CUresult err;
-	void *host;
 
-	bench->plain = malloc(bench->bytes);
-	if (!bench->plain) {
-		cli_error("no memory for %" PRIu64 " bytes to compare with", bench->bytes);
-		return CLI_FAILED;
-	}
-	for (i = 0; i < bench->bytes; i += sizeof(word)) {
+	if (!plain)
+		cli_error("no memory for %" PRIu64 " bytes to compare with", bytes);
+	for (i = 0; plain && i < bytes; i += sizeof(word)) {
 		word = (i + 1) * 0x9e3779b97f4a7c15;
-		memcpy(bench->plain + i, &word,
-		       bench->bytes - i < sizeof(word) ? bench->bytes - i : sizeof(word));
+		memcpy(plain + i, &word, bytes - i < sizeof(word) ? bytes - i : sizeof(word));
 	}
-	err = cuda.MemAlloc(&bench->there, bench->bytes);
-	if (err)
-		return cuda_failed("getting device memory", err);
-	err = cuda.MemHostAlloc(&host, bench->bytes, CU_MEMHOSTALLOC_PORTABLE);
-	if (err)
-		return cuda_failed("cuMemHostAlloc, to compare with", err);
-	bench->host = host;
-	return CLI_OK;
+	return plain;
 }
 
-static void bench_close(struct bench *bench)
+/* How fast memory is that is not the pool's. */
+static int compare_with(struct selftest *test, size_t at)
 {
-	if (bench->host)
-		cuda.MemFreeHost(bench->host);
-	if (bench->there)
-		cuda.MemFree(bench->there);
-	free(bench->plain);
+	struct consumer *c = &test->consumers[at];
+	struct rates ordinary;
+	unsigned char *memory;
+	int ret = copy(test, at, c->other, c->other_name, &c->other_rates);
+
+	if (ret)
+		return ret;
+	memory = malloc(test->bytes);
+	if (!memory) {
+		cli_error("no memory for %" PRIu64 " bytes to compare with", test->bytes);
+		return CLI_FAILED;
+	}
+	ret = copy(test, at, memory, "ordinary memory", &ordinary);
+	free(memory);
+	return ret;
 }
 
 int selftest_main(int argc, char **argv)
 {
 	struct selftest test = {.provider = BINPOOL_PROVIDER_AUTO, .bytes = BYTES_DEFAULT};
-	struct bench bench = {0};
-	int done, version = 0, ret = parse_options(argc, argv, &test, &done);
-	CUdevice device;
-	char name[128];
+	int done, ret = parse_options(argc, argv, &test, &done);
+	size_t i, opened = 0;
 
 	if (done)
 		return ret;
-	ret = cuda_load();
-	if (!ret)
-		ret = cuda_open_device(test.device_number, &device, name, sizeof(name));
-	if (ret)
-		return ret;
-	cuda.DriverGetVersion(&version);
-	printf("CUDA %d.%d, device %s: %s\n", version / 1000, version % 1000 / 10,
-	       test.device_number ? test.device_number : "0", name);
-	bench.bytes = test.bytes;
-	ret = bench_open(&bench);
-	if (!ret)
-		ret = with_pool(&test, &bench);
-	bench_close(&bench);
-	cuda_close_device(device);
+	while (!ret && opened < test.n) {
+		ret = test.ops[opened]->open(&test.consumers[opened], test.which[opened],
+					     test.bytes);
+		opened++;
+	}
+	if (!ret) {
+		test.plain = make_plain(test.bytes);
+		ret = test.plain ? CLI_OK : CLI_FAILED;
+	}
+	for (i = 0; i < test.n && !ret; i++)
+		ret = compare_with(&test, i);
+	/* A problem with one order is not in the way of the other. */
+	done = ret;
+	for (i = 0; i < test.n && !done; i++)
+		ret |= with_pool(&test, i);
+	for (i = 0; i < opened; i++)
+		test.ops[i]->close(&test.consumers[i]);
+	free(test.plain);
 	return ret;
 }
