@@ -238,14 +238,14 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 }
 
 /*
- * The way of most misses: a buffer of pages, carved from a free run. NULL: it is not so simple.
- * The thread has a cache, so it is in no callback of the pool and the pool is not dead.
+ * The way of most misses, with the lock of an arena only. NULL: it is not so simple. The
+ * thread has a cache, so it is in no callback of the pool and the pool is not dead.
  */
-static void *allocate_pages(const struct binpool *pool, struct cache *c, uint64_t bytes)
+static void *allocate_alone(const struct binpool *pool, struct cache *c, uint64_t bytes)
 {
 	uint64_t capacity = class_capacity(pool, bytes);
 
-	if (!bytes || !capacity || slab_serves(pool, capacity) || capacity > pool->max_bytes)
+	if (!bytes || !capacity || capacity > pool->max_bytes)
 		return NULL;
 	return arena_alloc(c, class_bin(pool, capacity), capacity, natural_align(pool, capacity),
 			   bytes);
@@ -276,7 +276,7 @@ static __attribute__((noinline)) void *allocate_slowly(struct binpool *pool, siz
 	int err;
 
 	if (!ptr && c)
-		ptr = allocate_pages(pool, c, size);
+		ptr = allocate_alone(pool, c, size);
 	if (ptr)
 		return ptr;
 	err = pool_enter_host(pool);

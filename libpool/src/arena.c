@@ -23,14 +23,13 @@
 #define CROWDED_COUNT 16u
 #define CROWDED_OF    256u
 
-static void lock_init(struct arena *arena)
+void lock_init(pthread_mutex_t *lock)
 {
 	pthread_mutexattr_t adaptive;
 
-	/* Held for less than it takes to fall asleep. */
 	pthread_mutexattr_init(&adaptive);
 	pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
-	pthread_mutex_init(&arena->lock, &adaptive);
+	pthread_mutex_init(lock, &adaptive);
 	pthread_mutexattr_destroy(&adaptive);
 }
 
@@ -38,7 +37,7 @@ void arenas_init(struct binpool *pool)
 {
 	cpu_set_t cpus;
 
-	lock_init(&pool->arena);
+	lock_init(&pool->arena.lock);
 	pool->arenas[0] = &pool->arena;
 	pool->arenas_used = 1;
 	pool->arenas_max = ARENAS_MAX;
@@ -136,7 +135,7 @@ static struct arena *arena_new(struct binpool *pool)
 	if (!arena)
 		return NULL;
 	*arena = (struct arena){0};
-	lock_init(arena);
+	lock_init(&arena->lock);
 	pthread_mutex_lock(&arena->lock);
 	pool->arenas[pool->arenas_used++] = arena;
 	return arena;
@@ -235,7 +234,10 @@ static bool kept_out(const struct cache *c)
 	return __atomic_load_n(&c->revoked, __ATOMIC_RELAXED) & CACHE_REVOKED;
 }
 
-/* A buffer of @bin for @bytes, from the thread's arena; NULL: it is not so simple. */
+/*
+ * A buffer of @bin for @bytes: what others freed and is in the depot, or a run of the thread's
+ * arena; NULL: it is not so simple.
+ */
 char *arena_alloc(struct cache *c, uint32_t bin, uint64_t capacity, uint64_t align, uint64_t bytes)
 {
 	struct binpool *pool = c->pool;
@@ -249,7 +251,16 @@ char *arena_alloc(struct cache *c, uint32_t bin, uint64_t capacity, uint64_t ali
 		return NULL;
 	arena = enter_own(c);
 	b = bins_at(pool, bin);
-	if (b && !b->head && runs_ready(arena) && !kept_out(c))
+	if (!b || b->head || kept_out(c))
+		goto out;
+	if (__atomic_load_n(&b->parcels_n, __ATOMIC_RELAXED)) {
+		cache_missed(c, bin);
+		if (cache_take_parcel(c, bin, capacity)) {
+			ptr = magazine_pop(c, place_of(pool, bin), bytes);
+			goto out;
+		}
+	}
+	if (runs_ready(arena) && !slab_serves(pool, capacity))
 		run = run_find(pool, arena, capacity, align);
 	if (run && run->extent->buffers) {
 		run = carve_from(pool, run, capacity, align);
@@ -263,6 +274,7 @@ char *arena_alloc(struct cache *c, uint32_t bin, uint64_t capacity, uint64_t ali
 		cache_missed(c, bin);
 		ptr = run->ptr;
 	}
+out:
 	leave(arena);
 	return ptr;
 }

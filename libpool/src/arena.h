@@ -20,6 +20,8 @@ struct arena {
 	uint32_t threads;	/* whose arena it is, without idle ones; locked */
 } __attribute__((aligned(64)));
 
+/* A lock that is held for less than it takes to fall asleep. */
+void lock_init(pthread_mutex_t *lock);
 void arenas_init(struct binpool *pool);
 void arenas_fini(struct binpool *pool);
 /* What the pool's lock is beside the first arena's: taken after that, and let go before. */

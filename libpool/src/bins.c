@@ -124,13 +124,15 @@ struct run *bins_take(struct binpool *pool, uint32_t bin, uint64_t align)
 	assert_locked(pool);
 	if (!b)
 		return NULL;
-	for (run = b->head; run; run = run->list_next) {
-		/* Over an allocator an aligned request is larger and finds its place inside. */
-		if (!pool->exact && (uintptr_t)run->base & (align - 1))
-			continue;
-		bins_unhold(pool, run);
-		return run;
-	}
+	do {
+		for (run = b->head; run; run = run->list_next) {
+			/* Over an allocator it is larger if it is aligned: its place is inside. */
+			if (!pool->exact && (uintptr_t)run->base & (align - 1))
+				continue;
+			bins_unhold(pool, run);
+			return run;
+		}
+	} while (depot_empty_bin(pool, b));
 	return NULL;
 }
 

@@ -20,6 +20,8 @@
 #define IDLE_NS 20000000u
 /* Of a share that is not asked for by name one buffer takes at most this part. */
 #define SHARE_PER_BUFFER 8u
+/* The first buffers of a class that a thread keeps. */
+#define MAGAZINE_MIN 4u
 
 /* What they hold of whatever classes. */
 static uint64_t ordinary_budget(const struct binpool *pool)
@@ -43,6 +45,12 @@ static uint64_t budget(const struct binpool *pool)
 static uint64_t bins_share(const struct binpool *pool)
 {
 	return pool->caches && pool->caches->next ? budget(pool) / 4 : 0;
+}
+
+/* And what of it is so now. */
+static uint64_t shared_bytes(const struct binpool *pool)
+{
+	return pool->binned_bytes + depot_bytes(&pool->depot);
 }
 
 /* Whether one more buffer may be held in its bin. */
@@ -140,7 +148,7 @@ static bool cache_decay(struct cache *c, bool alone)
 {
 	struct binpool *pool = c->pool;
 
-	if (alone && (look_for_idle(pool) || pool->binned_bytes > bins_share(pool) / 2))
+	if (alone && (look_for_idle(pool) || shared_bytes(pool) > bins_share(pool) / 2))
 		return false;
 	for (struct magazine *m = c->in_use; m; m = m->next) {
 		uint32_t n = magazine_fill(m->count);
@@ -154,6 +162,9 @@ static bool cache_decay(struct cache *c, bool alone)
 	if (!alone) {
 		if (look_for_idle(pool))
 			find_idle(pool, c);
+		/* What others did not take so far goes. */
+		if (shared_bytes(pool) > bins_share(pool) / 2)
+			depot_empty(pool);
 		while (pool->binned_bytes > bins_share(pool) / 2)
 			held_release_one(pool, bins_largest(pool));
 		caches_settle(pool);
@@ -255,15 +266,20 @@ static bool overflow(struct cache *c, struct magazine *m, bool alone)
 {
 	uint32_t n = (magazine_fill(m->count) + 1) / 2;
 
-	if (c->pool->binned_bytes + n * m->capacity <= bins_share(c->pool)) {
-		if (alone)
-			return false;
-		magazine_leave(c, m, n, bins_hold);
-		/* It stays in the budget, but as the bins' part. */
-		cache_set_credit(c, c->credit - n * m->capacity);
+	if (shared_bytes(c->pool) + n * m->capacity <= bins_share(c->pool) && depot_give(c, m, n))
 		return true;
-	}
 	return evict(c, m, n, alone);
+}
+
+static bool magazine_grow(struct magazine *m, uint32_t room)
+{
+	struct cached *items = realloc(m->items, room * sizeof(*items));
+
+	if (!items)
+		return false;
+	m->items = items;
+	m->room = room;
+	return true;
 }
 
 /*
@@ -295,13 +311,8 @@ enum cache_room cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity
 	m = magazine_at(c, bin, capacity);
 	if (magazine_fill(m->count) == m->room) {
 		if (m->room < MAGAZINE_MAX) {
-			uint32_t room = m->room ? 2 * m->room : 4;
-			struct cached *items = realloc(m->items, room * sizeof(*items));
-
-			if (!items)
+			if (!magazine_grow(m, m->room ? 2 * m->room : MAGAZINE_MIN))
 				return ROOM_NONE;
-			m->items = items;
-			m->room = room;
 		} else if (!overflow(c, m, alone)) {
 			return ROOM_LOCKED;
 		}
@@ -368,4 +379,24 @@ void cache_refill(struct cache *c, uint32_t bin)
 		pool->stats.held_blocks++;
 		pool->stats.held_bytes += m->capacity;
 	}
+}
+
+/*
+ * Fills the thread's magazine of a class that it just missed from the depot. False: it has
+ * nothing of it, or only the whole pool's lock will do. Needs the lock of the thread's arena only.
+ */
+bool cache_take_parcel(struct cache *c, uint32_t bin, uint64_t capacity)
+{
+	struct binpool *pool = c->pool;
+	uint32_t index = bin - pool->cache_bin;
+	struct magazine *m = magazine_at(c, bin, capacity);
+
+	assert_arena(pool, c->arena);
+	if (c->idle || magazine_fill(m->count) ||
+	    (m->room < PARCEL_MAX && !magazine_grow(m, PARCEL_MAX)) ||
+	    !depot_take(c, m, bound(c, bin, capacity)))
+		return false;
+	if (c->top < index)
+		cache_set_top(c, index);
+	return true;
 }

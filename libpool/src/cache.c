@@ -70,11 +70,11 @@ void magazine_settle(struct binpool *pool, struct magazine *m)
 	uint64_t count = __atomic_load_n(&m->count, __ATOMIC_RELAXED);
 	uint64_t taken = (count >> MAGAZINE_BITS) - (m->settled >> MAGAZINE_BITS);
 	uint64_t more = (uint64_t)magazine_fill(count) - magazine_fill(m->settled);
-	uint64_t returned = more + m->evicted;
+	uint64_t returned = more + m->given + m->evicted;
 	uint64_t fewer = returned + m->dissolved - m->carved;
 	struct bin *bin;
 
-	if (count == m->settled && !m->evicted && !m->carved && !m->dissolved)
+	if (count == m->settled && !m->evicted && !m->carved && !m->dissolved && !m->given)
 		return;
 	bin = bins_at(pool, m->bin);
 	pool->stats.allocs += m->carved;
@@ -83,13 +83,13 @@ void magazine_settle(struct binpool *pool, struct magazine *m)
 	pool->stats.reuses += taken;
 	pool->stats.returns += taken + returned;
 	pool->stats.active_blocks -= fewer;
-	pool->stats.held_blocks += more;
-	pool->stats.held_bytes += more * m->capacity;
+	pool->stats.held_blocks += more + m->given;
+	pool->stats.held_bytes += (more + m->given) * m->capacity;
 	pool->active_capacity -= fewer * m->capacity;
 	bin->active -= fewer;
-	bin->cached += more;
+	bin->cached += more + m->given;
 	m->settled = count;
-	m->evicted = m->carved = m->dissolved = 0;
+	m->evicted = m->carved = m->dissolved = m->given = 0;
 }
 
 void caches_settle(struct binpool *pool)
@@ -221,17 +221,16 @@ void caches_go(struct binpool *pool)
 }
 
 /*
- * Takes everything from all threads' caches, into the bins. They stay revoked, and
+ * Takes everything from all threads' caches and the depot, into the bins. They stay revoked, and
  * so out of use, if something is to be cached no more.
  */
 void caches_revoke(struct binpool *pool)
 {
 	assert_locked(pool);
-	if (!pool->caches)
-		return;
 	stop(pool, false);
 	for (struct cache *c = pool->caches; c; c = c->next)
 		cache_empty(c);
+	depot_empty(pool);
 	caches_go(pool);
 }
 

@@ -20,7 +20,7 @@
 #include "pool.h"
 
 /* No magazine is larger; its number of buffers has this many bits in its count. */
-#define MAGAZINE_MAX  64u
+#define MAGAZINE_MAX  (2 * PARCEL_MAX)
 #define MAGAZINE_BITS 16
 
 /* So far cache_place() shifts first, so that it need not shift to both sides. */
@@ -50,10 +50,11 @@ struct magazine {
 	uint64_t decayed;      /* count when cache_decay() last looked */
 	uint64_t since;	       /* when it was looked at: coarse_ns() */
 	uint64_t since_count;  /* count then: what was in it is if nothing was taken out */
-	/* By arena.c since it was settled: */
+	/* With an arena's lock since it was settled: */
 	uint64_t evicted;   /* buffers of it that were dissolved */
 	uint64_t carved;    /* of its class, and handed out */
 	uint64_t dissolved; /* of its class, by their user's freeing them */
+	uint64_t given;	    /* buffers of it to the depot, less those from there */
 } __attribute__((aligned(64)));
 
 /* So many classes of a thread's last misses are remembered. */
@@ -339,6 +340,7 @@ enum cache_room {
 };
 enum cache_room cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity, bool alone);
 void cache_refill(struct cache *c, uint32_t bin);
+bool cache_take_parcel(struct cache *c, uint32_t bin, uint64_t capacity);
 
 /* The arena of a thread, which may have no cache. Locked. */
 static inline struct arena *arena_of(struct binpool *pool, const struct cache *c)

@@ -166,7 +166,11 @@ static const char *check_bins(const struct binpool *pool)
 static const char *check_caches(const struct binpool *pool, uint64_t in_runs)
 {
 	uint64_t buffers = 0, credit = 0, awake = 0;
+	const char *broken = depot_check(pool, &buffers);
 
+	if (broken)
+		return broken;
+	credit = depot_bytes(&pool->depot);
 	for (const struct cache *c = pool->caches; c; c = c->next) {
 		uint64_t bytes = 0;
 

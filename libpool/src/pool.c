@@ -131,6 +131,7 @@ static int sync_init(struct binpool *pool)
 	pthread_condattr_destroy(&monotonic);
 	pthread_mutex_init(&pool->turn, NULL);
 	arenas_init(pool);
+	depot_init(&pool->depot);
 	return 0;
 }
 
@@ -148,6 +149,7 @@ static void pool_delete(struct binpool *pool)
 	voids_fini(pool);
 	bins_fini(pool);
 	runs_fini(pool);
+	depot_fini(pool);
 	arenas_fini(pool);
 	free(pool->lookup);
 	free(pool->name);

@@ -16,8 +16,8 @@
  *     than mmap by malloc, or a wait for anything else.
  *
  *  4. threads_lock (cache.c) comes between pools_lock and those: the tables in which
- *     threads find their caches. pagemap_lock (pagemap.c) and records_lock (thread.c) come last,
- *     and no other is taken under them.
+ *     threads find their caches. pagemap_lock (pagemap.c), records_lock (thread.c) and
+ *     pool->depot.lock (depot.c) come last, and no other is taken under them.
  *
  * The pool's lock is the locks of all its arenas: whoever holds them (pool_lock) has the pool
  * locked, and with it every member that is not said to be another's, its runs, bins and
@@ -137,10 +137,12 @@ struct extent {
 struct bin {
 	struct run *head; /* held, most recently returned first */
 	uint64_t held;	  /* in the list */
-	uint64_t cached;  /* held by threads */
+	uint64_t cached;  /* held by threads, and in the depot */
 	uint64_t active;
-	struct slab *slabs; /* those with a free slot */
-	struct slab *spare; /* without memory, to be used again */
+	struct parcel *parcels; /* the depot's, the most recent first */
+	uint32_t parcels_n;	/* how many; may be read with any arena locked */
+	struct slab *slabs;	/* those with a free slot */
+	struct slab *spare;	/* without memory, to be used again */
 };
 
 /* The bins between two powers of two. */
@@ -151,6 +153,7 @@ struct bin_level {
 };
 
 #include "arena.h"
+#include "depot.h"
 #include "fence.h"
 #include "list.h"
 #include "note.h"
@@ -201,6 +204,7 @@ struct binpool {
 	uint32_t arenas_max;
 	uint32_t arenas_used; /* changes locked */
 	struct arena *arenas[ARENAS_MAX];
+	struct depot depot;
 	pthread_cond_t idle; /* active_blocks and leaving became 0, or as waiters wants it */
 	uint64_t leaving;    /* threads in a call that need the pool, though not a buffer */
 	uint64_t waiters;    /* threads that wait on idle for any buffer to be freed */
@@ -220,7 +224,7 @@ struct binpool {
 	uint64_t lookup_count;
 	struct cache *caches;  /* of all threads */
 	uint32_t cache_off;    /* reasons why nothing is to be cached: as long, all are revoked */
-	uint64_t cache_credit; /* what all caches may hold; atomic */
+	uint64_t cache_credit; /* what all caches and the depot may hold; atomic */
 	uint64_t binned_bytes; /* capacity of what is held in bins */
 	uint64_t caches_awake; /* caches of threads that are not idle */
 	uint64_t idle_looked;  /* when they were looked at: stamp */

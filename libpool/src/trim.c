@@ -43,15 +43,16 @@ static void cache_take(struct cache *c, uint64_t before, uint64_t now)
 	cache_set_credit(c, cache_bytes(c));
 }
 
-/* The same of all threads' caches, into the bins; @before UINT64_MAX: everything. Locked. */
+/* The same of all threads' caches and the depot, into the bins; @before UINT64_MAX: everything.
+ * Locked. */
 static void caches_take(struct binpool *pool, uint64_t before, uint64_t now)
 {
 	assert_locked(pool);
-	if (!pool->caches)
-		return;
 	caches_stop(pool);
 	for (struct cache *c = pool->caches; c; c = c->next)
 		cache_take(c, before, now);
+	depot_take_old(pool, before);
+	pool->stamp = now;
 	caches_go(pool);
 }
 

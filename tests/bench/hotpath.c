@@ -279,6 +279,8 @@ static void mixed_threads(void)
 /* One thread allocates, another frees: a ring of pointers between them. */
 #define RING	 256
 #define HANDOFFS 2000000
+/* So many are timed at a time: where the system stops one of the two, that is one of many. */
+#define STRETCH 2000
 
 static struct {
 	void *items[RING];
@@ -320,6 +322,7 @@ static void *handoff_free(void *arg)
 
 static void handoff(void)
 {
+	static double ns[HANDOFFS / STRETCH];
 	uint64_t start = now_ns(), tail = 0;
 	pthread_t t;
 
@@ -333,9 +336,15 @@ static void handoff(void)
 			tail = ring_wait(&ring.tail, tail);
 		ring.items[i % RING] = p;
 		__atomic_store_n(&ring.head, i + 1, __ATOMIC_RELEASE);
+		if ((i + 1) % STRETCH == 0) {
+			uint64_t now = now_ns();
+
+			ns[i / STRETCH] = (double)(now - start) / STRETCH;
+			start = now;
+		}
 	}
 	pthread_join(t, NULL);
-	printf("handoff_ns %.2f\n", (double)(now_ns() - start) / HANDOFFS);
+	print_row("handoff", ns, HANDOFFS / STRETCH);
 }
 
 /*

@@ -13,6 +13,8 @@ UNIT_TESTS := $(filter-out $(if $(filter binpool-opencl,$(LIBPOOL_PARTS)),,test_
 UNIT_CFLAGS = $(USER_CFLAGS) -Ilibpool/src -pthread
 # Whose realloc it lets fail.
 UNIT_LIBS_test_cache_odd := -Wl,--wrap=realloc
+# Whose malloc it lets fail.
+UNIT_LIBS_test_depot := -Wl,--wrap=malloc
 # Whose pool gets no thread.
 UNIT_LIBS_test_background := -Wl,--wrap=pthread_create
 # Whose eventfd_write takes its time.
@@ -82,7 +84,7 @@ check-asan: ## Run the unit tests under AddressSanitizer and UBSan
 		tests/unit/run-unit $(UNIT_TESTS:%=$(BUILD)/asan/tests/unit/%)
 
 # Address space randomisation may leave ThreadSanitizer no room for its shadow.
-TSAN_TESTS := test_arena test_background test_budget test_grow test_threads test_cache test_cache_odd \
+TSAN_TESTS := test_arena test_background test_budget test_depot test_grow test_threads test_cache test_cache_odd \
 	test_revocation test_buffer test_fence \
 	test_wait test_reaper test_debug test_trim test_handle test_stray
 check-tsan: ## Run the tests with threads under ThreadSanitizer
@@ -94,7 +96,7 @@ check-tsan: ## Run the tests with threads under ThreadSanitizer
 # Memcheck, but not on what is about threads, of which it runs one at a time, nor on what would take
 # minutes. It sees what the others cannot: bytes that are read before anybody wrote them.
 VALGRIND_TESTS := $(filter-out test_arena test_background test_bins test_cache test_cache_odd \
-	test_cuda% test_exit test_faults test_fork test_opencl% test_reaper test_revocation test_soak \
+	test_cuda% test_depot test_exit test_faults test_fork test_opencl% test_reaper test_revocation test_soak \
 	test_threads,$(UNIT_TESTS))
 VALGRIND := valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite \
 	--errors-for-leak-kinds=definite --suppressions=tests/unit/valgrind.supp
