@@ -3,6 +3,7 @@
 
 import ctypes
 import importlib
+import os
 import unittest
 
 
@@ -29,15 +30,15 @@ without_gpu = unittest.skipIf(gpu(), "there is a GPU")
 needs_gpu = unittest.skipUnless(gpu(), "no GPU")
 
 
-# Of programs that end: writes to what it has when it goes, and says so.
-LATE = """
-                    import ctypes, os
-                    class Late:
-                        def __init__(self, what, ptr): self.what, self.ptr = what, ptr
-                        def __del__(self, set=ctypes.memset, write=os.write):
-                            set(self.ptr, 1, 10)
-                            write(1, b"late\\n")
-                    """
+class Late:
+    """Has something when a program ends, and writes to its memory when that goes at last."""
+
+    def __init__(self, what, ptr):
+        self.what, self.ptr = what, ptr
+
+    def __del__(self, fill=ctypes.memset, write=os.write):
+        fill(self.ptr, 1, 10)
+        write(1, b"late\n")
 
 
 def is_pinned(ptr):

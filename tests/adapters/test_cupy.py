@@ -6,7 +6,7 @@ import gc
 import threading
 import warnings
 
-from peers import LATE, is_pinned, needs_gpu, peer, without_gpu
+from peers import is_pinned, needs_gpu, peer, without_gpu
 
 cupy = peer("cupy")
 
@@ -115,25 +115,26 @@ class Pinned(Case):
         self.assertEqual((wrong, self.pool.active_blocks), ([], 0))
 
     def test_the_end(self):
-        for names in ("a_pool b_array c_pointer", "c_pool b_array a_pointer",
-                      "b_pool a_array c_pointer"):
+        for collector, names in (("gc.disable()", "a_pool b_array c_pointer"),
+                                 ("gc.set_threshold(1)", "c_pool b_array a_pointer"),
+                                 ("gc.disable()", "b_pool a_array c_pointer")):
             pool, array, pointer = names.split()
-            for collector in ("gc.disable()", "gc.set_threshold(1)"):
-                out = self.script(f"""
-                    {collector}
-                    import atexit, cupy, cupyx, binpool.cupy
-                    """ + LATE + f"""
-                    {pool} = binpool.MemoryPool("x", "thp")
-                    cupy.cuda.set_pinned_memory_allocator(binpool.cupy.PinnedAllocator({pool}))
-                    {array} = cupyx.empty_pinned(1000)
-                    {pointer} = cupy.cuda.alloc_pinned_memory(10)
-                    sys.kept = {array}[1:], cupyx.empty_pinned(10)
-                    cupy.kept = cupyx.empty_pinned(10), {pool}
-                    late = [Late(a, a.ctypes.data) for a in ({array}, {array}[1:])]
-                    sys.late = Late({pointer}, {pointer}.ptr)
-                    atexit.register([cupyx.empty_pinned(10)].clear)
-                    """)
-                self.assertEqual(out, ["late"] * 3)
+            out = self.script(f"""
+                import atexit, cupy, cupyx, binpool.cupy
+                from peers import Late
+                {collector}
+                {pool} = binpool.MemoryPool("x", "thp")
+                cupy.cuda.set_pinned_memory_allocator(binpool.cupy.PinnedAllocator({pool}))
+                {array} = cupyx.empty_pinned(1000)
+                {pointer} = cupy.cuda.alloc_pinned_memory(10)
+                sys.kept = {array}[1:], cupyx.empty_pinned(10)
+                cupy.kept = cupyx.empty_pinned(10), {pool}
+                late = [Late(a, a.ctypes.data) for a in ({array}, {array}[1:])]
+                other = binpool.cupy.PinnedAllocator(binpool.MemoryPool("y", "thp"))(10)
+                sys.module, sys.late = binpool._in_flight, Late(other, other.ptr)
+                atexit.register([cupyx.empty_pinned(10)].clear)
+                """)
+            self.assertEqual(out, ["late"] * 3)
 
 
 @without_gpu
@@ -240,17 +241,18 @@ class Gpu(Case):
         self.assertTrue(bool((array == 3).all()))
 
     def test_the_end(self):
-        for names in ("a_pool b_array c_there", "c_pool b_array a_there", "b_pool a_array c_there"):
+        for collector, names in (("gc.disable()", "a_pool b_array c_there"),
+                                 ("gc.set_threshold(1)", "c_pool b_array a_there"),
+                                 ("gc.disable()", "b_pool a_array c_there")):
             pool, array, there = names.split()
-            for collector in ("gc.disable()", "gc.set_threshold(1)"):
-                self.script(f"""
-                    {collector}
-                    import cupy, cupyx, binpool.cuda, binpool.cupy
-                    {there} = cupy.zeros(1 << 20, "u1")
-                    {pool} = binpool.MemoryPool("x", "thp")
-                    binpool.cuda.attach({pool})
-                    cupy.cuda.set_pinned_memory_allocator(binpool.cupy.PinnedAllocator({pool}))
-                    {array} = cupyx.empty_pinned(1 << 20, "u1")
-                    sys.kept = {array}[1:]
-                    {there}.set({array})
-                    """)
+            self.script(f"""
+                import cupy, cupyx, binpool.cuda, binpool.cupy
+                {collector}
+                {there} = cupy.zeros(1 << 20, "u1")
+                {pool} = binpool.MemoryPool("x", "thp")
+                binpool.cuda.attach({pool})
+                cupy.cuda.set_pinned_memory_allocator(binpool.cupy.PinnedAllocator({pool}))
+                {array} = cupyx.empty_pinned(1 << 20, "u1")
+                sys.kept = {array}[1:]
+                {there}.set({array})
+                """)

@@ -41,12 +41,9 @@ class Page(Case):
     def test_pyopencl(self):
         self.runs("PyOpenCL", "pyopencl")
 
-    def test_lines_of_the_examples(self):
-        """What is quoted of them stands there, in that order."""
+    def test_what_is_quoted_of_the_examples(self):
         for section, name in (("mimalloc", "mimalloc.c"), ("UMF", "umf.c")):
-            program, place = read("examples", name), 0
-            (quoted,) = blocks(section, "c")
-            for line in quoted.splitlines():
-                found = program.find(line + "\n", place)
-                self.assertGreaterEqual(found, place, f"{name}: {line!r}")
-                place = found + len(line)
+            quoted = blocks(section, "c")
+            self.assertTrue(quoted)
+            for lines in quoted:
+                self.assertIn(lines, read("examples", name))

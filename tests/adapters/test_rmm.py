@@ -5,7 +5,7 @@ import ctypes
 import gc
 import threading
 
-from peers import LATE, needs_gpu, peer, without_gpu
+from peers import needs_gpu, peer, without_gpu
 
 rmm = peer("rmm")
 
@@ -99,24 +99,24 @@ class Resource(Case):
         self.assertEqual((wrong, pool.active_blocks), ([], 0))
 
     def test_the_end(self):
-        for names in ("a_pool b_resource c_buffer", "c_pool b_resource a_buffer",
-                      "b_pool a_resource c_buffer"):
+        for collector, names in (("gc.disable()", "a_pool b_resource c_buffer"),
+                                 ("gc.set_threshold(1)", "c_pool b_resource a_buffer"),
+                                 ("gc.disable()", "b_pool a_resource c_buffer")):
             pool, resource, buffer = names.split()
-            for collector in ("gc.disable()", "gc.set_threshold(1)"):
-                out = self.script(f"""
-                    {collector}
-                    import atexit, rmm, binpool.rmm
-                    """ + LATE + f"""
-                    {pool} = binpool.MemoryPool("x", "thp")
-                    {resource} = binpool.rmm.MemoryResource({pool})
-                    {buffer} = rmm.DeviceBuffer(size=1000, mr={resource})
-                    rmm.kept = rmm.DeviceBuffer(size=10, mr={resource}), {pool}
-                    sys.kept = rmm.DeviceBuffer(size=10, mr={resource})
-                    late = Late({buffer}, {buffer}.ptr)
-                    sys.late = Late(sys.kept, sys.kept.ptr)
-                    atexit.register([rmm.DeviceBuffer(size=10, mr={resource})].clear)
-                    """)
-                self.assertEqual(out, ["late"] * 2)
+            out = self.script(f"""
+                import atexit, rmm, binpool.rmm
+                from peers import Late
+                {collector}
+                {pool} = binpool.MemoryPool("x", "thp")
+                {resource} = binpool.rmm.MemoryResource({pool})
+                {buffer} = rmm.DeviceBuffer(size=1000, mr={resource})
+                rmm.kept = rmm.DeviceBuffer(size=10, mr={resource}), {pool}
+                sys.kept = rmm.DeviceBuffer(size=10, mr={resource})
+                late = Late({buffer}, {buffer}.ptr)
+                sys.module, sys.late = binpool._in_flight, Late(sys.kept, sys.kept.ptr)
+                atexit.register([rmm.DeviceBuffer(size=10, mr={resource})].clear)
+                """)
+            self.assertEqual(out, ["late"] * 2)
 
 
 @without_gpu
@@ -220,16 +220,16 @@ class Gpu(Case):
             del buffer
 
     def test_the_end(self):
-        for names in ("a_pool b_resource c_buffer", "c_pool b_resource a_buffer",
-                      "b_pool a_resource c_buffer"):
+        for collector, names in (("gc.disable()", "a_pool b_resource c_buffer"),
+                                 ("gc.set_threshold(1)", "c_pool b_resource a_buffer"),
+                                 ("gc.disable()", "b_pool a_resource c_buffer")):
             pool, resource, buffer = names.split()
-            for collector in ("gc.disable()", "gc.set_threshold(1)"):
-                self.script(f"""
-                    {collector}
-                    import rmm, binpool.rmm
-                    rmm.DeviceBuffer(size=1)
-                    {pool} = binpool.cuda.DevicePool("x")
-                    {resource} = binpool.rmm.MemoryResource({pool})
-                    {buffer} = rmm.DeviceBuffer(size=1000, mr={resource})
-                    rmm.kept = rmm.DeviceBuffer(size=10, mr={resource}), {pool}
-                    """)
+            self.script(f"""
+                import rmm, binpool.rmm
+                {collector}
+                rmm.DeviceBuffer(size=1)
+                {pool} = binpool.cuda.DevicePool("x")
+                {resource} = binpool.rmm.MemoryResource({pool})
+                {buffer} = rmm.DeviceBuffer(size=1000, mr={resource})
+                rmm.kept = rmm.DeviceBuffer(size=10, mr={resource}), {pool}
+                """)

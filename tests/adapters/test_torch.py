@@ -4,7 +4,7 @@
 import gc
 import threading
 
-from peers import LATE, is_pinned, needs_gpu, peer, without_gpu
+from peers import is_pinned, needs_gpu, peer, without_gpu
 
 torch = peer("torch")
 
@@ -122,26 +122,26 @@ class Tensors(Case):
 
     def test_the_end(self):
         """In whatever order things go; what has a view of the pool's keeps the pool."""
-        for names in ("a_pool b_buf c_tensor d_made", "d_pool c_buf b_tensor a_made",
-                      "b_pool a_buf d_tensor c_made"):
+        for collector, names in (("gc.disable()", "a_pool b_buf c_tensor d_made"),
+                                 ("gc.set_threshold(1)", "d_pool c_buf b_tensor a_made"),
+                                 ("gc.disable()", "b_pool a_buf d_tensor c_made")):
             pool, buf, tensor, made = names.split()
-            for collector in ("gc.disable()", "gc.set_threshold(1)"):
-                out = self.script(f"""
-                    {collector}
-                    import atexit, torch, binpool.torch
-                    """ + LATE + f"""
-                    {pool} = binpool.MemoryPool("x", "thp")
-                    {buf} = {pool}(1000)
-                    {tensor} = binpool.torch.from_buffer({buf})
-                    {made} = binpool.torch.empty({pool}, 1000)
-                    sys.kept = {made}[1:], binpool.torch.empty({pool}, 10)
-                    torch.kept = binpool.torch.empty({pool}, 10), {pool}
-                    other = binpool.torch.empty(binpool.MemoryPool("y", "thp"), 10)
-                    late = [Late(t, t.data_ptr()) for t in ({made}, {tensor}, other)]
-                    sys.late = Late(other, other.data_ptr())
-                    atexit.register([binpool.torch.empty({pool}, 10)].clear)
-                    """)
-                self.assertEqual(out, ["late"] * 4)
+            out = self.script(f"""
+                import atexit, torch, binpool.torch
+                from peers import Late
+                {collector}
+                {pool} = binpool.MemoryPool("x", "thp")
+                {buf} = {pool}(1000)
+                {tensor} = binpool.torch.from_buffer({buf})
+                {made} = binpool.torch.empty({pool}, 1000)
+                sys.kept = {made}[1:], binpool.torch.empty({pool}, 10)
+                torch.kept = binpool.torch.empty({pool}, 10), {pool}
+                other = binpool.torch.empty(binpool.MemoryPool("y", "thp"), 10)
+                late = [Late(t, t.data_ptr()) for t in ({made}, {tensor}, other)]
+                sys.module, sys.late = binpool._in_flight, Late(other, other.data_ptr())
+                atexit.register([binpool.torch.empty({pool}, 10)].clear)
+                """)
+            self.assertEqual(out, ["late"] * 4)
 
 
 @without_gpu
@@ -350,19 +350,19 @@ class Gpu(Case):
 
     def test_the_end(self):
         """Under a copy, whatever goes first."""
-        for names in ("a_pool b_tensor c_there", "c_pool b_tensor a_there",
-                      "b_pool a_tensor c_there"):
+        for collector, names in (("gc.disable()", "a_pool b_tensor c_there"),
+                                 ("gc.set_threshold(1)", "c_pool b_tensor a_there"),
+                                 ("gc.disable()", "b_pool a_tensor c_there")):
             pool, tensor, there = names.split()
-            for collector in ("gc.disable()", "gc.set_threshold(1)"):
-                self.script(f"""
-                    {collector}
-                    import torch, binpool.cuda, binpool.torch
-                    torch.cuda.init()
-                    {there} = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
-                    {pool} = binpool.MemoryPool("x", "thp")
-                    binpool.cuda.attach({pool})
-                    {tensor} = binpool.torch.empty({pool}, 1 << 20, torch.uint8)
-                    sys.kept = {tensor}[1:]
-                    torch.cuda._sleep(200_000_000)
-                    {there}.copy_({tensor}, non_blocking=True)
-                    """)
+            self.script(f"""
+                import torch, binpool.cuda, binpool.torch
+                {collector}
+                torch.cuda.init()
+                {there} = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+                {pool} = binpool.MemoryPool("x", "thp")
+                binpool.cuda.attach({pool})
+                {tensor} = binpool.torch.empty({pool}, 1 << 20, torch.uint8)
+                sys.kept = {tensor}[1:]
+                torch.cuda._sleep(200_000_000)
+                {there}.copy_({tensor}, non_blocking=True)
+                """)
