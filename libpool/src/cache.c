@@ -5,6 +5,7 @@
  * their caches and the numbers of pools. The fast path is in cache.h.
  */
 #include <linux/membarrier.h>
+#include <sys/single_threaded.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,7 @@ static bool fenced; /* membarrier() cannot be had */
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct binpool **numbered;
 static uint32_t numbers;
-static bool registered; /* the process, for membarrier() */
+static bool membarrier_asked; /* whether it can be had */
 /* Set when a thread's caches are gone: what it calls later goes without. */
 static __thread bool thread_ended;
 
@@ -46,6 +47,14 @@ static uint32_t revoked(bool yes)
 static int membarrier(int command)
 {
 	return (int)syscall(SYS_membarrier, command, 0, 0);
+}
+
+/* A barrier of all threads of the process; the first may have to register it. */
+static bool barrier(void)
+{
+	return !membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) ||
+	       (!membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) &&
+		!membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED));
 }
 
 /* ---- Moving buffers between a cache and the pool; all locked ------------- */
@@ -198,7 +207,7 @@ static void stop(struct binpool *pool, bool idle_only)
 	}
 	if (!any)
 		return;
-	if (unfenced && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED))
+	if (unfenced && !barrier())
 		fence_owners(pool);
 	for (struct cache *c = pool->caches; c; c = c->next)
 		if (!idle_only || c->idle)
@@ -447,12 +456,26 @@ static int number_take(struct binpool *pool)
 	return 0;
 }
 
+/*
+ * Asks whether membarrier() can be had. A process with threads waits for milliseconds when
+ * it registers for that: it does so with its first barrier().
+ */
+static void ask_membarrier(void)
+{
+	int known = membarrier(MEMBARRIER_CMD_QUERY);
+
+	if (__libc_single_threaded)
+		fenced = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
+	else
+		fenced = known < 0 || !(known & MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+}
+
 /* What is needed before the first cache. threads_lock. */
 static void threads_init(void)
 {
-	if (!registered)
-		fenced = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
-	registered = true;
+	if (!membarrier_asked)
+		ask_membarrier();
+	membarrier_asked = true;
 }
 
 /* For cache_place(): sizes from @least to @most have a place. */
@@ -534,7 +557,7 @@ void caches_after_fork(bool child)
 	if (child) {
 		for (uint32_t i = 0; thread_caches != &no_caches && i < thread_caches->size; i++)
 			thread_caches->cache[i] = &cache_none;
-		fenced = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
+		ask_membarrier();
 	}
 	pthread_mutex_unlock(&threads_lock);
 }

@@ -6,6 +6,7 @@
 #include "unit.h"
 
 #include <linux/filter.h>
+#include <linux/membarrier.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -209,6 +210,54 @@ static void membarrier_refused(void **state)
 	}
 }
 
+static bool has_membarrier(void)
+{
+	return !syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+}
+
+/* A process with one thread, which costs it nothing. */
+static int registers_alone(void)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+
+	return !has_membarrier() || binpool_destroy(pool);
+}
+
+static void *wait_for_lock(void *lock)
+{
+	pthread_mutex_lock(lock);
+	return NULL;
+}
+
+/*
+ * A process with threads would wait for milliseconds: that is left to who first takes
+ * something out of a cache. Of all tests the first, as nobody can take it back.
+ */
+static void registers_when_needed(void **state)
+{
+	pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	pid_t pid = fork();
+	struct binpool *pool;
+	pthread_t t;
+
+	(void)state;
+	if (!pid)
+		_exit(registers_alone());
+	reap(pid);
+	assert_false(has_membarrier());
+	pthread_mutex_lock(&lock);
+	assert_int_equal(pthread_create(&t, NULL, wait_for_lock, &lock), 0);
+	pool = thp_pool(64 * MIB);
+	assert_int_equal(goes_round_cached(pool), 0);
+	assert_false(has_membarrier());
+	assert_ok(binpool_free_held(pool));
+	assert_true(has_membarrier());
+	assert_true(reports(pool, BINPOOL_REPORT_KEYS, "\nrevocation=membarrier\n"));
+	pthread_mutex_unlock(&lock);
+	assert_int_equal(pthread_join(t, NULL), 0);
+	assert_ok(binpool_destroy(pool));
+}
+
 /* As long as somebody is at work on the caches nothing gets in or out, whichever way. */
 static void kept_out(void **state)
 {
@@ -241,6 +290,7 @@ static void kept_out(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(registers_when_needed),
 		cmocka_unit_test(never_negative),
 		cmocka_unit_test(kept_out),
 		cmocka_unit_test(many_pools),
