@@ -23,6 +23,8 @@ struct binpool_uring;
  * cannot register this memory (a block of the module before Linux 6.12, a low
  * RLIMIT_MEMLOCK) *out works all the same and every lookup answers -1: plain
  * reads into the same memory are then the way; binpool_uring_reason() says why.
+ * The pool's next ring with as many slots shares the pages that this one has registered, which
+ * are charged to RLIMIT_MEMLOCK once, where the kernel can (Linux 6.12).
  * Errors: -EBUSY the ring has a table already; -ENOMEM.
  */
 int binpool_uring_attach(struct binpool *pool, struct io_uring *ring, uint32_t slots,
@@ -31,7 +33,8 @@ int binpool_uring_attach(struct binpool *pool, struct io_uring *ring, uint32_t s
 /*
  * Applies the extents' changes since the last call to the ring's table.
  * Returns the number of registered slots. Call it when no fixed request is in
- * flight on memory the pool may have given back.
+ * flight on memory the pool may have given back. Errors: -EEXIST the ring, which has
+ * IORING_SETUP_SINGLE_ISSUER, is another thread's; nothing is changed then.
  */
 int binpool_uring_sync(struct binpool_uring *u);
 

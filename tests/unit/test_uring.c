@@ -6,7 +6,9 @@
 #include "unit.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -315,13 +317,235 @@ static void memlock(void **state)
 	assert_int_equal(status, 0);
 }
 
+/* What a child that may lock @limit bytes, and is nobody, ends with; 0 is good. */
+static void as_nobody(int (*fn)(void), rlim_t limit)
+{
+	int status;
+	pid_t pid;
+
+	fflush(NULL);
+	pid = fork();
+	if (!pid) {
+		struct rlimit l = {limit, limit};
+
+		if (setrlimit(RLIMIT_MEMLOCK, &l) || (!getuid() && setuid(65534)))
+			_exit(1);
+		_exit(fn());
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+static bool kernel_clones(void)
+{
+	struct utsname name;
+	int major = 0, minor = 0;
+
+	return !uname(&name) && sscanf(name.release, "%d.%d", &major, &minor) == 2 &&
+	       (major > 6 || (major == 6 && minor >= 12));
+}
+
+/* A pool's second ring has what the first has, and the kernel charges it once. */
+static int has_clones(void)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool_uring *u[3];
+	struct io_uring ring[3];
+	char *p = binpool_alloc(pool, 4 * MIB), *q;
+
+	for (int i = 0; i < 3; i++)
+		if (io_uring_queue_init(8, &ring[i], 0) ||
+		    binpool_uring_attach(pool, &ring[i], i < 2 ? 4 : 5, &u[i]))
+			return 2;
+	if (binpool_uring_find(u[0], p, 4 * MIB) < 0 || *binpool_uring_reason(u[0]))
+		return 3;
+	/* One with another table is not made like that, and finds the limit used up. */
+	if (binpool_uring_find(u[2], p, 4 * MIB) >= 0 ||
+	    !strstr(binpool_uring_reason(u[2]), "RLIMIT_MEMLOCK is 5242880 bytes") ||
+	    !strstr(binpool_uring_reason(u[2]), "needs 4194304 more") ||
+	    !strstr(binpool_uring_reason(u[2]), "have 4194304"))
+		return 4;
+	if (!kernel_clones()) {
+		printf("# this kernel clones no tables: Linux 6.12 does\n");
+		return strstr(binpool_uring_reason(u[1]), "have 4194304") ? 0 : 5;
+	}
+	if (!read_and_check(&ring[0], u[0], p, MIB, 0) ||
+	    !read_and_check(&ring[1], u[1], p + MIB, MIB, MIB))
+		return 6;
+	/* The first is gone, and the second stays as it is. */
+	if (binpool_uring_detach(u[0]) || !read_and_check(&ring[1], u[1], p, MIB, 2 * MIB))
+		return 7;
+	if (binpool_free(pool, p) || binpool_free_held(pool) || binpool_uring_sync(u[1]))
+		return 8;
+	/* Nothing is charged any more: as much can be registered again. */
+	q = binpool_alloc(pool, 4 * MIB);
+	if (!q || binpool_uring_sync(u[1]) != 1 || !read_and_check(&ring[1], u[1], q, MIB, 3 * MIB))
+		return 9;
+	return 0;
+}
+
+static void clones(void **state)
+{
+	(void)state;
+	as_nobody(has_clones, 5 * MIB);
+}
+
+/* What the first ring still has of memory that is gone is not taken over. */
+static void clones_no_ghosts(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool_uring *u[2];
+	struct io_uring ring[2];
+	char *p, *q;
+
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(io_uring_queue_init(8, &ring[i], 0), 0);
+	assert_ok(binpool_uring_attach(pool, &ring[0], 4, &u[0]));
+	q = binpool_alloc(pool, 4 * MIB);
+	/* Another extent, at the same addresses. */
+	for (int i = 0; i < 20; i++) {
+		p = q;
+		assert_int_equal(binpool_uring_sync(u[0]), 1);
+		assert_ok(binpool_free(pool, p));
+		assert_ok(binpool_free_held(pool));
+		q = binpool_alloc(pool, 4 * MIB);
+		if (p == q)
+			break;
+	}
+	assert_ptr_equal(p, q);
+	/* The first ring's table is that of before. */
+	assert_ok(binpool_uring_attach(pool, &ring[1], 4, &u[1]));
+	assert_true(read_and_check(&ring[1], u[1], q, MIB, MIB));
+	assert_int_equal(binpool_uring_sync(u[1]), 1);
+	assert_ok(binpool_free(pool, q));
+	assert_ok(binpool_free_held(pool));
+	assert_int_equal(binpool_uring_sync(u[1]), 0);
+	for (int i = 0; i < 2; i++) {
+		assert_ok(binpool_uring_detach(u[i]));
+		io_uring_queue_exit(&ring[i]);
+	}
+	assert_ok(binpool_destroy(pool));
+}
+
+static void *grow_and_sync(void *arg)
+{
+	void **args = arg;
+
+	args[2] = binpool_alloc(args[0], 4 * MIB);
+	/* It is not this thread's ring. */
+	args[3] = (void *)(intptr_t)binpool_uring_sync(args[1]);
+	return NULL;
+}
+
+/* A ring that takes its own thread only: the pool's are others. */
+static void single_issuer(void **state)
+{
+	struct io_uring_params params = {.flags = IORING_SETUP_SINGLE_ISSUER};
+	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool_uring *u;
+	struct io_uring ring;
+	void *args[4] = {pool};
+	pthread_t thread;
+	char *p;
+
+	(void)state;
+	assert_int_equal(io_uring_queue_init_params(8, &ring, &params), 0);
+	assert_ok(binpool_uring_attach(pool, &ring, 4, &u));
+	args[1] = u;
+	assert_int_equal(pthread_create(&thread, NULL, grow_and_sync, args), 0);
+	pthread_join(thread, NULL);
+	p = args[2];
+	assert_non_null(p);
+	assert_int_equal((intptr_t)args[3], -EEXIST);
+	assert_int_equal(binpool_uring_find(u, p, MIB), -1);
+	assert_int_equal(binpool_uring_sync(u), 1);
+	assert_true(read_and_check(&ring, u, p, MIB, MIB));
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_uring_detach(u));
+	io_uring_queue_exit(&ring);
+	assert_ok(binpool_destroy(pool));
+}
+
+/* Much memory that is little: the same pages again and again. */
+static int repeat_alloc(void *ctx, uint64_t bytes, void **ptr)
+{
+	const uint64_t step = 2 * MIB;
+	char *base =
+		mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (base == MAP_FAILED)
+		return -ENOMEM;
+	for (uint64_t at = 0; at < bytes; at += step)
+		if (mmap(base + at, bytes - at < step ? bytes - at : step, PROT_READ | PROT_WRITE,
+			 MAP_SHARED | MAP_FIXED, *(int *)ctx, 0) == MAP_FAILED)
+			return -ENOMEM;
+	*ptr = base;
+	return 0;
+}
+
+static void repeat_free(void *ctx, void *ptr, uint64_t bytes)
+{
+	(void)ctx;
+	munmap(ptr, bytes);
+}
+
+/* The kernel takes a GiB at most: where a piece ends is seen, and read across without. */
+static void border(void **state)
+{
+	int fd = memfd_create("repeat", MFD_CLOEXEC);
+	struct binpool_allocator_ops ops = {
+		.size = sizeof(ops), .ctx = &fd, .alloc = repeat_alloc, .free = repeat_free};
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool_uring *u;
+	struct binpool *pool;
+	struct io_uring ring;
+	char *p;
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, 2 * MIB), 0);
+	o.provider = BINPOOL_PROVIDER_ALLOCATOR;
+	o.allocator = &ops;
+	assert_ok(binpool_create(&pool, &o));
+	p = binpool_alloc(pool, GIB + 2 * MIB);
+	assert_non_null(p);
+	assert_int_equal(io_uring_queue_init(8, &ring, 0), 0);
+	/* All of an extent or nothing. */
+	assert_ok(binpool_uring_attach(pool, &ring, 1, &u));
+	assert_int_equal(binpool_uring_sync(u), 0);
+	assert_non_null(strstr(binpool_uring_reason(u), "slots"));
+	assert_int_equal(binpool_uring_find(u, p, 4096), -1);
+	assert_ok(binpool_uring_detach(u));
+	assert_ok(binpool_uring_attach(pool, &ring, 3, &u));
+	assert_string_equal(binpool_uring_reason(u), "");
+	assert_int_equal(binpool_uring_sync(u), 2);
+	assert_true(binpool_uring_find(u, p + GIB - 4096, 4096) >= 0);
+	assert_true(binpool_uring_find(u, p + GIB, 4096) >= 0);
+	assert_int_not_equal(binpool_uring_find(u, p + GIB - 4096, 4096),
+			     binpool_uring_find(u, p + GIB, 4096));
+	assert_int_equal(binpool_uring_find(u, p + GIB - 4096, 8192), -1);
+	assert_true(read_and_check(&ring, u, p + GIB - 8192, 8192, 0));
+	assert_true(read_and_check(&ring, u, p + GIB, 8192, 16384));
+	assert_false(read_and_check(&ring, u, p + GIB - 4096, 8192, 32768));
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_free_held(pool));
+	assert_int_equal(binpool_uring_sync(u), 0);
+	assert_ok(binpool_uring_detach(u));
+	io_uring_queue_exit(&ring);
+	assert_ok(binpool_destroy(pool));
+	close(fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(reads_thp),	 cmocka_unit_test(reads_hugetlb),
-		cmocka_unit_test(reads_device),	 cmocka_unit_test(extents_go),
-		cmocka_unit_test(too_few_slots), cmocka_unit_test(bad_arguments),
-		cmocka_unit_test(memlock),
+		cmocka_unit_test(reads_thp),	    cmocka_unit_test(reads_hugetlb),
+		cmocka_unit_test(reads_device),	    cmocka_unit_test(extents_go),
+		cmocka_unit_test(too_few_slots),    cmocka_unit_test(bad_arguments),
+		cmocka_unit_test(memlock),	    cmocka_unit_test(clones),
+		cmocka_unit_test(clones_no_ghosts), cmocka_unit_test(single_issuer),
+		cmocka_unit_test(border),
 	};
 
 	return cmocka_run_group_tests_name("uring", tests, make_file, remove_file);

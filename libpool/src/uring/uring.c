@@ -14,6 +14,10 @@
  * read into memory that has become somebody else's; and since a slot's old
  * buffer lives until its requests end, a slot can be given another one at once,
  * without a tag whose completion would turn up among the caller's.
+ *
+ * A pool's second ring takes over the table of the first where the kernel can (Linux 6.12): the
+ * pages are pinned, and charged, once. tables_lock protects the list of tables, and comes first;
+ * each one's table_lock is held while it changes, so that another can be made like it.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -42,12 +46,15 @@ struct entry {
 	uint64_t bytes;
 	bool gone;	/* u->lock */
 	bool tried;	/* registered, or refused by the kernel */
+	bool cloned;	/* from another ring, which is charged for it */
 	uint64_t n;	/* pieces */
 	int32_t slot[]; /* of each piece; -1: none */
 };
 
 struct binpool_uring {
-	struct binpool *pool; /* NULL: it is gone; u->lock */
+	struct binpool_uring *next;   /* of all tables */
+	const struct binpool *origin; /* the pool, for comparison only */
+	struct binpool *pool;	      /* NULL: it is gone; u->lock */
 	uint64_t registrar;
 	struct io_uring *ring;
 	bool has_table;
@@ -55,6 +62,7 @@ struct binpool_uring {
 	bool *taken; /* by slot */
 	bool full;   /* the reason is that no slot was left */
 	char reason[512];
+	pthread_mutex_t table_lock;
 
 	pthread_mutex_t lock;
 	struct entry *entries;
@@ -62,6 +70,9 @@ struct binpool_uring {
 
 /* What all rings of this process registered: what RLIMIT_MEMLOCK is charged. */
 static uint64_t registered_bytes;
+
+static pthread_mutex_t tables_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct binpool_uring *tables;
 
 static int uring_explain(int err, const char *sentence)
 {
@@ -127,6 +138,12 @@ static int set_slot(struct binpool_uring *u, uint32_t slot, void *ptr, uint64_t 
 	return n == 1 ? 0 : n < 0 ? n : -EIO;
 }
 
+static void uncharge(const struct entry *e, uint64_t i)
+{
+	if (!e->cloned)
+		__atomic_sub_fetch(&registered_bytes, piece_bytes(e, i), __ATOMIC_RELAXED);
+}
+
 static void clear_slots(struct binpool_uring *u, struct entry *e)
 {
 	for (uint64_t i = 0; i < e->n; i++) {
@@ -135,7 +152,7 @@ static void clear_slots(struct binpool_uring *u, struct entry *e)
 		/* If the kernel refuses, the slot stays taken: it still has the old pages. */
 		if (!set_slot(u, (uint32_t)e->slot[i], NULL, 0)) {
 			u->taken[e->slot[i]] = false;
-			__atomic_sub_fetch(&registered_bytes, piece_bytes(e, i), __ATOMIC_RELAXED);
+			uncharge(e, i);
 		}
 		u->used--;
 		e->slot[i] = -1;
@@ -261,12 +278,21 @@ static struct entry *next_new(struct binpool_uring *u, struct entry *e, bool fir
 	return e;
 }
 
-EXPORT int binpool_uring_sync(struct binpool_uring *u)
+/* Whether the kernel takes the ring from this thread; asked with a change of nothing. */
+static bool is_our_thread(const struct binpool_uring *u)
+{
+	struct io_uring_rsrc_update2 nothing = {0};
+
+	return !u->has_table || !(u->ring->flags & IORING_SETUP_SINGLE_ISSUER) ||
+	       !syscall(SYS_io_uring_register, u->ring->ring_fd, IORING_REGISTER_BUFFERS_UPDATE,
+			&nothing, sizeof(nothing)) ||
+	       errno != EEXIST;
+}
+
+static int sync_locked(struct binpool_uring *u)
 {
 	struct entry *e;
 
-	if (!u)
-		return uring_explain(-EINVAL, "binpool_uring_sync: u is NULL");
 	while ((e = take_gone(u))) {
 		clear_slots(u, e);
 		free(e);
@@ -280,6 +306,22 @@ EXPORT int binpool_uring_sync(struct binpool_uring *u)
 	for (e = next_new(u, NULL, true); e; e = next_new(u, e, false))
 		register_entry(u, e);
 	return (int)u->used;
+}
+
+EXPORT int binpool_uring_sync(struct binpool_uring *u)
+{
+	int used;
+
+	if (!u)
+		return uring_explain(-EINVAL, "binpool_uring_sync: u is NULL");
+	if (!is_our_thread(u))
+		return uring_explain(-EEXIST,
+				     "io_uring: this ring, with IORING_SETUP_SINGLE_ISSUER, "
+				     "is another thread's");
+	pthread_mutex_lock(&u->table_lock);
+	used = sync_locked(u);
+	pthread_mutex_unlock(&u->table_lock);
+	return used;
 }
 
 EXPORT int binpool_uring_find(struct binpool_uring *u, const void *ptr, size_t len)
@@ -309,10 +351,87 @@ EXPORT const char *binpool_uring_reason(const struct binpool_uring *u)
 	return u ? u->reason : "";
 }
 
+/* ---- Tables ------------------------------------------------------------------- */
+
+/* Linux 6.12, and newer than some liburings. */
+#define REGISTER_CLONE_BUFFERS 30
+
+struct clone_buffers {
+	uint32_t src_fd, flags, src_off, dst_off, nr, pad[3];
+};
+
+/* The entry of the same extent, which is registered; u->lock. */
+static const struct entry *entry_like(const struct binpool_uring *u, const struct entry *e)
+{
+	const struct entry *other = u->entries;
+
+	while (other && (other->gone || other->ptr != e->ptr || other->bytes != e->bytes ||
+			 other->slot[0] < 0))
+		other = other->next;
+	return other;
+}
+
+/*
+ * Takes note of what came with the table, extents that both have, and clears the rest. Both
+ * pools' threads may be about to end extents: with both locks none does.
+ */
+static void adopt(struct binpool_uring *u, struct binpool_uring *from)
+{
+	pthread_mutex_lock(&u->lock);
+	pthread_mutex_lock(&from->lock);
+	for (struct entry *e = u->entries; e; e = e->next) {
+		const struct entry *other = e->gone ? NULL : entry_like(from, e);
+
+		for (uint64_t i = 0; other && i < e->n; i++) {
+			e->slot[i] = other->slot[i];
+			u->taken[e->slot[i]] = true;
+			u->used++;
+		}
+		e->tried = e->cloned = other;
+	}
+	pthread_mutex_unlock(&from->lock);
+	pthread_mutex_unlock(&u->lock);
+	for (uint32_t i = 0; i < u->slots; i++) {
+		if (u->taken[i] || !from->taken[i])
+			continue;
+		/* One that the kernel does not clear is no use, but no harm. */
+		u->taken[i] = set_slot(u, i, NULL, 0);
+	}
+}
+
+/* Makes the ring's table as that of another ring of the pool's. 0; else it has none. */
+static int clone_table(struct binpool_uring *u)
+{
+	struct clone_buffers clone = {0};
+	struct binpool_uring *from;
+	int err = -ENOENT;
+
+	pthread_mutex_lock(&tables_lock);
+	for (from = tables; from; from = from->next)
+		if (from->origin == u->origin && from->has_table && from->slots == u->slots)
+			break;
+	if (from) {
+		pthread_mutex_lock(&from->table_lock);
+		clone.src_fd = (uint32_t)from->ring->ring_fd;
+		err = syscall(SYS_io_uring_register, u->ring->ring_fd, REGISTER_CLONE_BUFFERS,
+			      &clone, 1)
+			      ? -errno
+			      : 0;
+		if (!err)
+			adopt(u, from);
+		pthread_mutex_unlock(&from->table_lock);
+	}
+	pthread_mutex_unlock(&tables_lock);
+	return err;
+}
+
 /* The table. A kernel without one is remembered, not an error. */
 static int make_table(struct binpool_uring *u)
 {
-	int err = io_uring_register_buffers_sparse(u->ring, u->slots);
+	int err = clone_table(u);
+
+	if (err)
+		err = io_uring_register_buffers_sparse(u->ring, u->slots);
 
 	if (err == -EBUSY)
 		return uring_explain(err, "io_uring: the ring has registered buffers already");
@@ -325,11 +444,41 @@ static int make_table(struct binpool_uring *u)
 	return 0;
 }
 
+static void publish(struct binpool_uring *u)
+{
+	pthread_mutex_lock(&tables_lock);
+	u->next = tables;
+	tables = u;
+	pthread_mutex_unlock(&tables_lock);
+}
+
+static void withdraw(struct binpool_uring *u)
+{
+	struct binpool_uring **at;
+
+	pthread_mutex_lock(&tables_lock);
+	for (at = &tables; *at != u; at = &(*at)->next)
+		;
+	*at = u->next;
+	pthread_mutex_unlock(&tables_lock);
+}
+
 static void table_delete(struct binpool_uring *u)
 {
+	pthread_mutex_destroy(&u->table_lock);
 	pthread_mutex_destroy(&u->lock);
 	free(u->taken);
 	free(u);
+}
+
+/* The registrar is to go again; keeps the last error. */
+static void abandon(struct binpool_uring *u)
+{
+	char cause[512];
+
+	snprintf(cause, sizeof(cause), "%s", binpool_last_error());
+	binpool_remove_registrar(u->pool, u->registrar);
+	binpool_set_last_error(cause);
 }
 
 EXPORT int binpool_uring_attach(struct binpool *pool, struct io_uring *ring, uint32_t slots,
@@ -358,24 +507,27 @@ EXPORT int binpool_uring_attach(struct binpool *pool, struct io_uring *ring, uin
 		return uring_explain(-ENOMEM, "io_uring: no memory for a table's description");
 	}
 	u->pool = pool;
+	u->origin = pool;
 	u->ring = ring;
 	u->slots = slots;
 	pthread_mutex_init(&u->lock, NULL);
-	err = make_table(u);
+	pthread_mutex_init(&u->table_lock, NULL);
+	ops.ctx = u;
+	err = binpool_add_registrar(pool, &ops, &u->registrar);
 	if (!err) {
-		ops.ctx = u;
-		err = binpool_add_registrar(pool, &ops, &u->registrar);
-		if (err && u->has_table)
-			io_uring_unregister_buffers(ring);
+		err = make_table(u);
+		if (err)
+			abandon(u);
 	}
 	if (err) {
 		/* Extents that were attached before one failed are gone, but noted. */
 		u->has_table = false;
-		binpool_uring_sync(u);
+		sync_locked(u);
 		table_delete(u);
 		return err;
 	}
-	binpool_uring_sync(u);
+	sync_locked(u);
+	publish(u);
 	*out = u;
 	return 0;
 }
@@ -395,11 +547,11 @@ EXPORT int binpool_uring_detach(struct binpool_uring *u)
 		err = binpool_remove_registrar(pool, u->registrar);
 	if (err)
 		return err;
+	withdraw(u);
 	while ((e = take_gone(u))) {
 		for (uint64_t i = 0; i < e->n; i++)
 			if (e->slot[i] >= 0)
-				__atomic_sub_fetch(&registered_bytes, piece_bytes(e, i),
-						   __ATOMIC_RELAXED);
+				uncharge(e, i);
 		free(e);
 	}
 	if (u->has_table)
