@@ -21,7 +21,7 @@ class Tap(unittest.TestResult):
             print("#", line)
         name = test.id().replace("test_", "", 1).replace(".test_", ".")
         print(f"{'' if good else 'not '}ok {self.number} - {os.environ['BINPOOL_PYTHON_BACKEND']}"
-              f" {name}{comment}", flush=True)
+              f"{os.environ.get('BINPOOL_TEST_ON', '')} {name}{comment}", flush=True)
 
     def addSuccess(self, test):
         super().addSuccess(test)

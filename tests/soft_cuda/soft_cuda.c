@@ -28,6 +28,7 @@
 #define REGISTERED     712
 #define NOT_REGISTERED 713
 #define CONTEXTS       64
+#define ALIGNMENT      ((size_t)256)
 #define DEVICE_BYTES   ((size_t)16 << 30)
 
 typedef unsigned long long CUdeviceptr;
@@ -253,7 +254,7 @@ EXPORT int cuMemGetInfo_v2(size_t *unused, size_t *total)
 
 EXPORT int cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
 {
-	*ptr = (uintptr_t)malloc(bytes);
+	*ptr = (uintptr_t)aligned_alloc(ALIGNMENT, (bytes / ALIGNMENT + 1) * ALIGNMENT);
 	return !current() ? NO_CONTEXT : *ptr ? 0 : OUT_OF_MEMORY;
 }
 
