@@ -2,8 +2,8 @@
 #
 # Tests: README.md in this folder says how to run one of them.
 
-include tests/unit/build.mk
 include tests/soft_cuda/build.mk
+include tests/unit/build.mk
 include tests/preload/build.mk
 include tests/bench/build.mk
 include tests/stress/build.mk

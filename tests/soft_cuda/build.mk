@@ -14,7 +14,7 @@ $(SOFT_CUDA_OBJ)/checksum.o: tools/binpool/checksum.c
 	@mkdir -p $(@D)
 	$(CC) $(USER_CFLAGS) -Ilibpool/include -fPIC -fvisibility=hidden $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
-$(SOFT_CUDA): $(SOFT_CUDA_OBJ)/soft_cuda.o $(SOFT_CUDA_OBJ)/fill.o $(SOFT_CUDA_OBJ)/checksum.o
+$(SOFT_CUDA): $(SOFT_CUDA_OBJ)/soft_cuda.o $(SOFT_CUDA_OBJ)/fill.o $(SOFT_CUDA_OBJ)/streams.o $(SOFT_CUDA_OBJ)/checksum.o
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(@F) -o $@ $^
 

@@ -46,6 +46,13 @@ UNIT_LINK_test_cuda_device := $(LIB)/libbinpool-cuda.a
 UNIT_LINK_test_uring := $(LIB)/libbinpool-uring.a
 UNIT_LIBS_test_uring := -luring
 
+# They open the shared libraries; the CUDA driver is one without a device.
+$(UNIT_BIN)/test_cuda_exit: | $(LIB)/libbinpool-cuda.so $(SOFT_CUDA)
+$(UNIT_BIN)/test_opencl_exit: | $(LIB)/libbinpool-opencl.so
+UNIT_LIBS_test_cuda_exit := -ldl -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../soft_cuda'
+# Which sees its calls.
+UNIT_LIBS_test_opencl_exit := -ldl -lOpenCL -Wl,--export-dynamic-symbol=clReleaseContext
+
 # It opens the shared library.
 $(UNIT_BIN)/test_exit: | $(LIB)/libbinpool.so
 UNIT_LIBS_test_exit := -ldl
