@@ -28,6 +28,7 @@ typedef unsigned long long CUdeviceptr;
 static struct {
 	int (*Init)(unsigned int flags);
 	int (*DeviceGet)(int *device, int ordinal);
+	int (*DeviceGetCount)(int *count);
 	int (*DevicePrimaryCtxRetain)(CUcontext *ctx, int device);
 	int (*DevicePrimaryCtxReset_v2)(int device);
 	int (*DevicePrimaryCtxRelease_v2)(int device);
@@ -73,6 +74,7 @@ static inline int find_device(void **state)
 	} calls[] = {
 		CALL(Init),
 		CALL(DeviceGet),
+		CALL(DeviceGetCount),
 		CALL(DevicePrimaryCtxRetain),
 		CALL(DevicePrimaryCtxReset_v2),
 		CALL(DevicePrimaryCtxRelease_v2),

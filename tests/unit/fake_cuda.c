@@ -174,7 +174,7 @@ EXPORT int cuMemHostGetDevicePointer_v2(unsigned long long *device, void *ptr, u
 	check(fake.current && fake.current->id && !flags);
 	if (range_find(ptr, 1) == RANGES)
 		return INVALID;
-	*device = (uintptr_t)ptr + MAPPED_AT;
+	*device = (uintptr_t)ptr + MAPPED_AT * (1 + (unsigned int)fake.current->device);
 	return 0;
 }
 
@@ -197,7 +197,7 @@ EXPORT int cuPointerGetAttribute(void *value, int which, unsigned long long ptr)
 EXPORT int cuCtxGetDevice(int *device)
 {
 	check(fake.current && fake.current->id);
-	*device = 0;
+	*device = fake.current->device;
 	return 0;
 }
 

@@ -11,6 +11,7 @@
 /* CUcontext, CUstream and CUevent. */
 struct CUctx_st {
 	unsigned long long id; /* 0: destroyed */
+	int device;
 };
 
 struct CUstream_st {

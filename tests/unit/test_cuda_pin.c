@@ -203,6 +203,47 @@ static void other_context(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+/* Another device, too, with what was registered before it was used and after. */
+static void other_device(void **state)
+{
+	struct binpool *pool;
+	unsigned long long there;
+	CUcontext other;
+	int count = 0, second;
+	uint64_t id;
+	char *p, *q;
+
+	(void)state;
+	need_device();
+	if (cu.DeviceGetCount(&count) || count < 2) {
+		printf("# there is one CUDA device\n");
+		skip();
+	}
+	pool = thp_pool(256 * MIB);
+	assert_ok(binpool_cuda_attach(pool, 0, &id));
+	p = binpool_alloc(pool, 8 * MIB);
+	assert_int_equal(cu.DeviceGet(&second, 1), 0);
+	assert_int_equal(cu.DevicePrimaryCtxRetain(&other, second), 0);
+	assert_int_equal(cu.CtxSetCurrent(other), 0);
+	q = binpool_alloc(pool, 64 * MIB);
+	assert_true(is_pinned(p));
+	assert_true(is_pinned(q + 64 * MIB - 1));
+	assert_ok(binpool_cuda_device_ptr(pool, p, &there, NULL));
+	assert_ok(binpool_cuda_device_ptr(pool, q, &there, NULL));
+	copies(p, q, 8 * MIB);
+	copies(q, p, 8 * MIB);
+	/* The second device's context goes, and the pool is the first's still. */
+	assert_int_equal(cu.DevicePrimaryCtxReset_v2(second), 0);
+	assert_int_equal(cu.DevicePrimaryCtxRelease_v2(second), 0);
+	assert_int_equal(cu.CtxSetCurrent(context), 0);
+	assert_ok(binpool_wait_registered(pool, NULL, 0));
+	assert_int_equal(stats_of(pool).registrations_lost, 0);
+	copies(p, q, 8 * MIB);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_free(pool, q));
+	assert_ok(binpool_destroy(pool));
+}
+
 /* Another thread's, which is none of the capture's business. */
 static void *grow_meanwhile(void *arg)
 {
@@ -400,6 +441,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(large),
 		cmocka_unit_test(foreign),
 		cmocka_unit_test(other_context),
+		cmocka_unit_test(other_device),
 		cmocka_unit_test(captured),
 		cmocka_unit_test(in_background),
 		cmocka_unit_test(context_destroyed),

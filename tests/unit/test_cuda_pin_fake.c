@@ -147,6 +147,33 @@ static void follows_extents(void **state)
 	free_all(pool, 2, p);
 }
 
+/* All contexts know of it, and each device may have it at other addresses. */
+static void several_devices(void **state)
+{
+	struct binpool *pool;
+	unsigned long long device;
+	uint64_t id;
+	char *p[1];
+
+	(void)state;
+	ctx[1].device = 1;
+	pool = pool_of(1, p);
+	assert_ok(binpool_cuda_attach(pool, 0, &id));
+	assert_ok(binpool_cuda_device_ptr(pool, p[0], &device, NULL));
+	assert_int_equal(device, (uintptr_t)p[0] + MAPPED_AT);
+	cuda->current = &ctx[1];
+	assert_ok(binpool_cuda_device_ptr(pool, p[0], &device, NULL));
+	assert_int_equal(device, (uintptr_t)p[0] + 2 * MAPPED_AT);
+	assert_int_equal(cuda->register_flags & 1, 1);
+	assert_int_equal(registrations(), 1);
+	/* Without one of the thread's own: the one that registered it. */
+	cuda->current = NULL;
+	assert_ok(binpool_cuda_device_ptr(pool, p[0], &device, NULL));
+	assert_int_equal(device, (uintptr_t)p[0] + MAPPED_AT);
+	free_all(pool, 1, p);
+	ctx[1].device = 0;
+}
+
 static void bad_arguments(void **state)
 {
 	struct binpool_allocator_ops ops = {.size = sizeof(ops)};
@@ -559,9 +586,11 @@ static void driver_gone_first(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(follows_extents),	TEST(bad_arguments),	 TEST(refused_half_way),
-		TEST(in_pieces),	TEST(not_undone),	 TEST(foreign),
-		TEST(foreign_in_part),	TEST(pool_over_pool),	 TEST(context_goes_first),
+		TEST(follows_extents),	TEST(several_devices),
+		TEST(bad_arguments),	TEST(refused_half_way),
+		TEST(in_pieces),	TEST(not_undone),
+		TEST(foreign),		TEST(foreign_in_part),
+		TEST(pool_over_pool),	TEST(context_goes_first),
 		TEST(registered_again), TEST(driver_gone_first),
 	};
 
