@@ -140,11 +140,12 @@ static void pool_delete(struct binpool *pool)
 	caches_fini(pool);
 	fences_fini(pool);
 	shares_fini(pool);
-	registrars_fini(pool);
 	if (pool->provider.ops && pool->provider.ops->close)
 		pool->provider.ops->close(&pool->provider);
 	if (pool->dead)
 		extents_forget(pool);
+	/* Extents refer to them. */
+	registrars_fini(pool);
 	notes_fini(pool);
 	voids_fini(pool);
 	bins_fini(pool);
