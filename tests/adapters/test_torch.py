@@ -120,6 +120,24 @@ class Tensors(Case):
             thread.join()
         self.assertEqual((wrong, pool.active_blocks, len(binpool.torch._views)), ([], 0, 0))
 
+    def test_forked_child(self):
+        out = self.script("""
+            import torch, binpool.torch
+            pool = binpool.MemoryPool("x", "thp")
+            tensor = binpool.torch.empty(pool, 1000).fill_(1)
+            mine = binpool.torch.from_buffer(pool(100))
+            pid = os.fork()
+            if not pid:
+                try:
+                    binpool.torch.empty(pool, 10)
+                except OSError:
+                    print("refused", flush=True)
+                del tensor, mine
+                os._exit(0)
+            print(os.waitpid(pid, 0)[1], int(tensor.sum()), pool.active_blocks)
+            """)
+        self.assertEqual(out, ["refused", "0 1000 2"])
+
     def test_the_end(self):
         """In whatever order things go; what has a view of the pool's keeps the pool."""
         for collector, names in (("gc.disable()", "a_pool b_buf c_tensor d_made"),
