@@ -49,7 +49,7 @@ UNIT_LIBS_test_uring := -luring
 # They open the shared libraries; the CUDA driver is one without a device.
 $(UNIT_BIN)/test_cuda_exit: | $(LIB)/libbinpool-cuda.so $(SOFT_CUDA)
 $(UNIT_BIN)/test_opencl_exit: | $(LIB)/libbinpool-opencl.so
-UNIT_LIBS_test_cuda_exit := -ldl -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../soft_cuda'
+UNIT_LIBS_test_cuda_exit := -ldl
 # Which sees its calls.
 UNIT_LIBS_test_opencl_exit := -ldl -lOpenCL -Wl,--export-dynamic-symbol=clReleaseContext
 

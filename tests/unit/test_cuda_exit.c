@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * Processes that end with a pool that CUDA knows, on a driver without a device that says when
- * it is called too late.
+ * it is called too late; or on a real one, if BINPOOL_TEST_REAL is set.
  */
 #include <sys/wait.h>
 
 #include "exit_orders.h"
 
-#define PART "libbinpool-cuda.so.0"
+#define PART "../../lib/libbinpool-cuda.so.0"
 
 static bool between; /* the library's handler and the driver's */
 
@@ -42,6 +42,12 @@ static int driver_begin(bool fenced)
 	return 0;
 }
 
+/* tests/cuda says so, where there is another driver than that. */
+static bool is_real(void)
+{
+	return getenv("BINPOOL_TEST_REAL");
+}
+
 /* What is undone while the driver is there is unregistered, and later nothing is. */
 static void driver_ends(void **state)
 {
@@ -63,7 +69,7 @@ static void driver_ends(void **state)
 	(void)state;
 	setenv("SOFT_CUDA_TELLS", "1", 1);
 	unsetenv("SOFT_CUDA_ENDS_EARLY");
-	try_orders(orders, sizeof(orders) / sizeof(orders[0]));
+	try_orders(orders, sizeof(orders) / sizeof(orders[0]), is_real());
 }
 
 /* A driver that ends before the library hears of it has an error for everything, which is none. */
@@ -81,7 +87,17 @@ static void driver_ends_early(void **state)
 	(void)state;
 	setenv("SOFT_CUDA_TELLS", "1", 1);
 	setenv("SOFT_CUDA_ENDS_EARLY", "1", 1);
-	try_orders(orders, sizeof(orders) / sizeof(orders[0]));
+	try_orders(orders, sizeof(orders) / sizeof(orders[0]), is_real());
+}
+
+/* The programs that are run find it. */
+static int find_driver(void **state)
+{
+	char path[4200];
+
+	(void)state;
+	path_from_here("../soft_cuda", path);
+	return is_real() ? 0 : setenv("LD_LIBRARY_PATH", path, 1);
 }
 
 int main(int argc, char **argv)
@@ -95,5 +111,5 @@ int main(int argc, char **argv)
 		between = strstr(argv[1], "between");
 		return run_order(argv[1], PART);
 	}
-	return cmocka_run_group_tests_name("cuda_exit", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("cuda_exit", tests, find_driver, NULL);
 }

@@ -9,7 +9,7 @@
 
 #include "exit_orders.h"
 
-#define PART "libbinpool-opencl.so.0"
+#define PART "../../lib/libbinpool-opencl.so.0"
 
 static bool zerocopy;
 static bool telling; /* of the pool's own references */
@@ -68,7 +68,7 @@ static void runtime_ends(void **state)
 	};
 
 	(void)state;
-	try_orders(orders, sizeof(orders) / sizeof(orders[0]));
+	try_orders(orders, sizeof(orders) / sizeof(orders[0]), false);
 }
 
 int main(int argc, char **argv)
