@@ -95,6 +95,16 @@ void arena_remove(struct extent *e)
 	*at = e->arena_next;
 }
 
+static void arena_move(struct extent *e, struct arena *to)
+{
+	if (!e->buffers)
+		LIST_REMOVE(e->arena->empty, e, empty_prev, empty_next);
+	arena_remove(e);
+	arena_add(to, e);
+	if (!e->buffers)
+		LIST_PUSH(to->empty, e, empty_prev, empty_next);
+}
+
 /*
  * Gives @arena an extent that no other arena's threads use, and that has a free run for the
  * request; false: there is none. Locked.
@@ -106,8 +116,7 @@ bool arena_feed(struct binpool *pool, struct arena *arena, uint64_t bytes, uint6
 		if (e->arena == arena || (e->buffers && e->arena->threads) ||
 		    !extent_find(e, bytes, align))
 			continue;
-		arena_remove(e);
-		arena_add(arena, e);
+		arena_move(e, arena);
 		return true;
 	}
 	return false;
@@ -262,7 +271,7 @@ char *arena_alloc(struct cache *c, uint32_t bin, uint64_t capacity, uint64_t ali
 	}
 	if (runs_ready(arena) && !slab_serves(pool, capacity))
 		run = run_find(pool, arena, capacity, align);
-	if (run && run->extent->buffers) {
+	if (run) {
 		run = carve_from(pool, run, capacity, align);
 		map_set(run->ptr, run);
 		run->asked = bytes;
@@ -280,10 +289,9 @@ out:
 }
 
 /* Whether @run can be made a free run by who has this arena's lock. */
-static bool dissolves(const struct run *run, const struct arena *arena, uint32_t n)
+static bool dissolves(const struct run *run, const struct arena *arena)
 {
-	return __atomic_load_n(&run->extent->arena, __ATOMIC_RELAXED) == arena && !run->slab &&
-	       run->extent->buffers > n;
+	return __atomic_load_n(&run->extent->arena, __ATOMIC_RELAXED) == arena && !run->slab;
 }
 
 /* As magazine_leave() with held_dissolve(), where that can be done here. Its owner's; entered. */
@@ -293,7 +301,7 @@ bool arena_evict(struct cache *c, struct magazine *m, uint32_t n)
 
 	for (uint32_t i = 0; i < n; i++) {
 		runs[i] = m->items[i].run;
-		if (!dissolves(runs[i], c->arena, n))
+		if (!dissolves(runs[i], c->arena))
 			return false;
 	}
 	magazine_drop(c, m, n);
@@ -339,7 +347,7 @@ bool arena_free(struct cache *c, struct run *run, const char *ptr, const size_t 
 		if (!is_active(run, ptr, size) || kept_out(c))
 			goto out;
 	}
-	if (dissolves(run, arena, 1)) {
+	if (dissolves(run, arena)) {
 		magazine_at(c, run->bin, run->bytes)->dissolved++;
 		owner_add(&c->asked, -run->asked);
 		map_set(run->ptr, NULL);

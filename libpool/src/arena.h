@@ -15,6 +15,7 @@ struct arena {
 	pthread_mutex_t lock;
 	const void *holder;	/* for assertions, if only this one is held; see thread_self() */
 	struct extent *extents; /* the oldest first, linked by arena_next */
+	struct extent *empty;	/* those without buffers, linked by empty_next */
 	struct run *spare;	/* unused struct runs, through next */
 	uint64_t spares;	/* how many */
 	uint32_t threads;	/* whose arena it is, without idle ones; locked */

@@ -363,8 +363,7 @@ struct run *runs_cut(struct binpool *pool, struct extent *e, uint64_t bytes)
 
 /*
  * Makes a buffer out of a free run that fits: in no list, not in the lookup
- * table. runs_prepare() came before, so it cannot fail. The arena's lock is enough, unless
- * the extent has no buffer.
+ * table. runs_prepare() came before, so it cannot fail. The arena's lock is enough.
  */
 struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, uint64_t align)
 {
@@ -427,7 +426,7 @@ struct run *carve(struct binpool *pool, const struct arena *arena, uint64_t byte
 /*
  * The end of a buffer, which is in no list any more: a free run, joined with
  * its free neighbours, or a free slot of its slab. The arena's lock is enough for one that is
- * neither in a slab nor its extent's last.
+ * not in a slab.
  */
 void dissolve(struct binpool *pool, struct run *run)
 {

@@ -215,6 +215,8 @@ static const char *check_arenas(const struct binpool *pool)
 		CHECK(spares == arena->spares);
 		for (const struct extent *e = arena->extents; e; e = e->arena_next, extents++)
 			CHECK(e->arena == arena);
+		for (const struct extent *e = arena->empty; e; e = e->empty_next)
+			CHECK(e->arena == arena && !e->buffers);
 		threads += arena->threads;
 	}
 	for (const struct extent *e = pool->stuck; e; e = e->next)
@@ -245,7 +247,7 @@ const char *pool_check(struct binpool *pool)
 		sum.reserved += e->bytes;
 		sum.stuck += e->bytes;
 	}
-	for (struct extent *e = pool->empty; e && !broken; e = e->empty_next)
+	for (struct extent *e = empty_after(pool, NULL); e && !broken; e = empty_after(pool, e))
 		sum.empty--;
 	for (struct extent *e = pool->voids; e && !broken; e = e->next)
 		broken = check_extent(pool, e, &sum);

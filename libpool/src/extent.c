@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * Extents: how a pool gets memory, has it registered, and gives it back. Owns
- * pool->extents, empty, stuck, voids, give_back and pending. The lists of extents and of
- * stuck ones change in turn and locked, so they may be walked either way; the rest needs the
- * pool locked. Provider and registrars are called in turn.
+ * pool->extents, stuck, voids, give_back and pending, and the arenas' lists of empty extents, which
+ * change with the arena's lock. The lists of extents and of stuck ones change in turn and locked,
+ * so they may be walked either way; the rest needs the pool locked. Provider and registrars are
+ * called in turn.
  *
  * reserved + pending never exceeds max_bytes: what is about to be got is
  * pending first, what is about to go stays pending until it is gone. What the kernel does not
@@ -281,18 +282,33 @@ void extent_link_more(struct binpool *pool, struct extent *e, const struct exten
 	runs_extend(pool, e, piece->bytes);
 }
 
-/* Keeps count of the extents without buffers. Locked. */
+/* Keeps count of the extents without buffers. The arena's lock is enough. */
 void extent_set_empty(struct binpool *pool, struct extent *e, bool empty)
 {
 	if (e->is_void)
 		return;
-	assert_locked(pool);
+	assert_arena(pool, e->arena);
 	if (empty) {
-		e->since = pool->stamp;
-		LIST_PUSH(pool->empty, e, empty_prev, empty_next);
+		e->since = stamp_of(pool);
+		LIST_PUSH(e->arena->empty, e, empty_prev, empty_next);
 	} else {
-		LIST_REMOVE(pool->empty, e, empty_prev, empty_next);
+		LIST_REMOVE(e->arena->empty, e, empty_prev, empty_next);
 	}
+}
+
+/* The extent without buffers after @e, of all arenas; NULL: the first, there is none. Locked. */
+struct extent *empty_after(const struct binpool *pool, const struct extent *e)
+{
+	uint32_t i = 0;
+
+	assert_locked(pool);
+	if (e && e->empty_next)
+		return e->empty_next;
+	while (e && pool->arenas[i++] != e->arena)
+		;
+	while (i < pool->arenas_used && !pool->arenas[i]->empty)
+		i++;
+	return i < pool->arenas_used ? pool->arenas[i]->empty : NULL;
 }
 
 /*
@@ -301,13 +317,13 @@ void extent_set_empty(struct binpool *pool, struct extent *e, bool empty)
  */
 static struct extent *unlink_empty(struct binpool *pool, uint64_t before)
 {
-	struct extent *e = pool->empty;
+	struct extent *e = empty_after(pool, NULL);
 
 	assert_locked(pool);
 	if (!e)
 		pool->give_back = false;
 	while (e && e->since > before)
-		e = e->empty_next;
+		e = empty_after(pool, e);
 	if (!e)
 		return NULL;
 	assert(!e->buffers && run_state(e->first) == RUN_FREE && !e->first->next);

@@ -165,7 +165,7 @@ static bool empty_ones_help(const struct binpool *pool, uint64_t least)
 {
 	uint64_t left = pool->max_bytes - pool->stats.reserved_bytes - pool->pending;
 
-	for (struct extent *e = pool->empty; e; e = e->empty_next)
+	for (struct extent *e = empty_after(pool, NULL); e; e = empty_after(pool, e))
 		left += e->bytes;
 	return least <= left;
 }
@@ -301,7 +301,8 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 		*out = take_from_others(pool, req, req->run_bytes, reused);
 		if (*out)
 			return 0;
-		if (pool->empty && (pool->exact || starved || empty_ones_help(pool, least))) {
+		if (empty_after(pool, NULL) &&
+		    (pool->exact || starved || empty_ones_help(pool, least))) {
 			pool_unlock(pool);
 			extents_give_back(pool);
 			pool_lock(pool);

@@ -105,7 +105,7 @@ struct extent {
 	struct extent *prev, *next;		/* in pool->extents; pool->voids: next only */
 	struct arena *arena;			/* whose lock its runs need; changes locked */
 	struct extent *arena_next;		/* in its extents */
-	struct extent *empty_prev, *empty_next; /* in pool->empty, if without buffers */
+	struct extent *empty_prev, *empty_next; /* in its empty ones, if without buffers */
 	char *base;
 	uint64_t bytes;
 	uint64_t locked_bytes; /* so many, from base on, cannot be swapped out */
@@ -212,7 +212,7 @@ struct binpool {
 	struct fences fences;
 	struct shares shares;
 	struct extent *extents, *extents_last; /* the oldest first */
-	struct extent *voids, *empty;
+	struct extent *voids;
 	struct extent *stuck;	  /* that could not be given back; reserved, and tried again */
 	bool stuck_told;	  /* somebody was told that a registrar did not let go */
 	bool reserved_ahead;	  /* by the user, and so to be used first */
@@ -402,6 +402,7 @@ uint64_t extents_retry(struct binpool *pool, bool registered);
 void pending_end(struct binpool *pool, uint64_t bytes);
 void extent_link(struct binpool *pool, struct extent *e);
 void extent_set_empty(struct binpool *pool, struct extent *e, bool empty);
+struct extent *empty_after(const struct binpool *pool, const struct extent *e);
 bool extents_extensible(const struct binpool *pool);
 int extent_extend(struct binpool *pool, struct extent *e, uint64_t more, struct extent *piece,
 		  bool *shortage);

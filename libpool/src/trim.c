@@ -171,7 +171,7 @@ static uint64_t idle_bytes(const struct binpool *pool)
 	uint64_t all = 0, most = 0;
 
 	assert_locked(pool);
-	for (const struct extent *e = pool->empty; e; e = e->empty_next) {
+	for (const struct extent *e = empty_after(pool, NULL); e; e = empty_after(pool, e)) {
 		all += e->bytes;
 		most = u64_max(most, e->bytes);
 	}

@@ -152,6 +152,49 @@ static void own_memory(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+/*
+ * The only buffer of an extent comes and goes in the thread's arena, whatever others do: this
+ * one has its own locked meanwhile.
+ */
+static void not_waited_for(void **state)
+{
+	struct other o;
+	struct binpool *pool = two_arenas(&o, 0);
+	struct arena *theirs = pool->arenas[1];
+
+	(void)state;
+	pool->cache_bytes = 4096;
+	assert_ok(binpool_free_held(pool));
+	o.n = 1;
+	o.bytes = 256 * KIB;
+	other_does(&o, allocate_n);
+	other_does(&o, free_n);
+	assert_non_null(theirs->empty);
+	check_pool(pool);
+
+	alarm(60);
+	pthread_mutex_lock(&pool->arena.lock);
+	for (int i = 0; i < 3; i++) {
+		other_does(&o, allocate_n);
+		assert_int_equal(o.err, 0);
+		assert_ptr_equal(arena_at(o.p[0]), theirs);
+		assert_null(theirs->empty);
+		other_does(&o, free_n);
+		assert_ok(o.err);
+		assert_non_null(theirs->empty);
+	}
+	pthread_mutex_unlock(&pool->arena.lock);
+	alarm(0);
+	check_pool(pool);
+	assert_int_equal(stats_of(pool).active_blocks, 0);
+
+	/* It may still be given back, or be another's. */
+	assert_ok(binpool_free_held(pool));
+	assert_int_equal(stats_of(pool).reserved_bytes, 0);
+	other_does(&o, NULL);
+	assert_ok(binpool_destroy(pool));
+}
+
 /* A pool at its limit serves whom it can, from anywhere. */
 static void at_the_limit(void **state)
 {
@@ -526,6 +569,7 @@ int main(void)
 		cmocka_unit_test(sleepers),	     cmocka_unit_test(bookkeeping),
 		cmocka_unit_test(destroy_waits),     cmocka_unit_test(found_by_waiting),
 		cmocka_unit_test(used_up_meanwhile), cmocka_unit_test(no_memory_for_another),
+		cmocka_unit_test(not_waited_for),
 	};
 
 	return cmocka_run_group_tests_name("arena", tests, NULL, NULL);
