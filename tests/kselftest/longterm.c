@@ -395,30 +395,35 @@ TEST_F_TIMEOUT(longterm, pinned_and_killed, 60)
 	}
 }
 
-/* A device that writes gets no mapping that may not be written. */
+/* A device that writes gets no mapping that may not be written, however it came about. */
 TEST_F(longterm, read_only)
 {
 	const __u64 len = 2 * self->frame;
 	int fd = block_alloc(self->dev, len), s = pinner_open();
-	char *p = block_map(fd, len), *q = mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0);
-	char byte = 0;
+	int buf = block_export(fd, BINPOOL_EXPORT_READ_ONLY);
+	char *p = block_map(fd, len), byte = 0;
 
 	fill(p, len, 1, 0);
-	for (size_t i = 0; i < ARRAY_SIZE(ways_to_pin); i++) {
+	for (size_t i = 0; i < 2 * ARRAY_SIZE(ways_to_pin); i++) {
+		const int file = buf < 0 || i % 2 ? fd : buf;
+		const __u32 way = ways_to_pin[i / 2];
+		char *q = mmap(NULL, len, PROT_READ, MAP_SHARED, file, 0);
 		struct pinner_pin told;
 
-		ASSERT_EQ(-EFAULT, pin(s, q, len, ways_to_pin[i], 0, NULL));
+		ASSERT_NE(MAP_FAILED, (void *)q);
+		ASSERT_EQ(-EFAULT, pin(s, q, len, way, 0, NULL));
 		ASSERT_EQ(-ENOENT, unpin(s));
 		/* One that reads does, and it is the block's memory. */
-		ASSERT_EQ(0, pin(s, q, len, ways_to_pin[i] | PINNER_READ, 0, &told));
+		ASSERT_EQ(0, pin(s, q, len, way | PINNER_READ, 0, &told));
 		ASSERT_TRUE(told_right(s, &told, p, len / page_bytes()));
 		ASSERT_TRUE(device_filled(s, PINNER_BY_DMA, len, 1));
 		ASSERT_EQ(-EACCES, device_copy(s, PINNER_BY_PAGES, &byte, 1, 0, true));
 		ASSERT_EQ(0, unpin(s));
+		munmap(q, len);
 	}
 	munmap(p, len);
-	munmap(q, len);
 	close(s);
+	close(buf);
 	close(fd);
 }
 
@@ -549,9 +554,8 @@ TEST_F_TIMEOUT(longterm, many_at_once, 60)
 {
 	const __u64 len = 2 * self->frame;
 	int shared = block_alloc(self->dev, len);
-	unsigned int seed = 1;
 
-	for (int round = 0; round < 4; round++) {
+	for (unsigned int round = 0; round < 4; round++) {
 		pid_t pids[4];
 
 		for (size_t i = 0; i < ARRAY_SIZE(pids); i++) {
@@ -582,7 +586,7 @@ TEST_F_TIMEOUT(longterm, many_at_once, 60)
 				close(s);
 			}
 		}
-		sleep_ms(100 + (unsigned int)rand_r(&seed) % 50);
+		sleep_ms(100 + 13 * round);
 		for (size_t i = 0; i < ARRAY_SIZE(pids); i++) {
 			kill(pids[i], SIGKILL);
 			ASSERT_EQ(128 + SIGKILL, child_status(pids[i]));

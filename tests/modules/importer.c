@@ -148,8 +148,7 @@ static int entry(struct session *s, struct importer_entry *req)
 
 	if (req->slot >= IMPORTER_MAPPINGS || !s->mapped[req->slot].table)
 		return -ENOENT;
-	for_each_sgtable_dma_sg(s->mapped[req->slot].table, sg, i)
-	{
+	for_each_sgtable_dma_sg(s->mapped[req->slot].table, sg, i) {
 		if (i == req->index) {
 			req->address = sg_dma_address(sg);
 			req->bytes = sg_dma_len(sg);
@@ -210,8 +209,7 @@ static int copy_by_dma(struct session *s, const struct importer_copy *req)
 
 	if (req->slot >= IMPORTER_MAPPINGS || !s->mapped[req->slot].table)
 		return -ENOENT;
-	for_each_sgtable_dma_sg(s->mapped[req->slot].table, sg, i)
-	{
+	for_each_sgtable_dma_sg(s->mapped[req->slot].table, sg, i) {
 		u64 end = start + sg_dma_len(sg);
 		u64 at = req->offset + done;
 

@@ -118,7 +118,8 @@ static void count(const struct session *s, struct pinner_pin *req)
 	req->cpu_entries = s->table.orig_nents;
 	req->dma_entries = s->table.nents;
 	req->dma_bytes = 0;
-	for_each_sgtable_dma_sg(&s->table, sg, j) req->dma_bytes += sg_dma_len(sg);
+	for_each_sgtable_dma_sg(&s->table, sg, j)
+		req->dma_bytes += sg_dma_len(sg);
 }
 
 static int pin(struct session *s, struct pinner_pin *req)
@@ -186,8 +187,7 @@ static int entry(struct session *s, struct pinner_entry *req)
 
 	if (!s->pages)
 		return -ENOENT;
-	for_each_sgtable_dma_sg(&s->table, sg, i)
-	{
+	for_each_sgtable_dma_sg(&s->table, sg, i) {
 		if (i == req->index) {
 			req->address = sg_dma_address(sg);
 			req->bytes = sg_dma_len(sg);
@@ -235,8 +235,7 @@ static int copy_by_dma(struct session *s, const struct pinner_copy *req)
 	struct scatterlist *sg;
 	unsigned int i;
 
-	for_each_sgtable_dma_sg(&s->table, sg, i)
-	{
+	for_each_sgtable_dma_sg(&s->table, sg, i) {
 		u64 end = start + sg_dma_len(sg);
 
 		while (done < req->bytes && req->offset + done < end) {
