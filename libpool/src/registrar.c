@@ -222,13 +222,14 @@ int registrars_complete(struct binpool *pool, struct extent *e)
 
 	assert_turn(pool);
 	for (struct registrar *r = pool->registrars; r; r = r->next) {
-		struct attachment **at = attachment_at(e, r);
+		struct attachment **at;
 		int ret = 0;
 
-		drop_lost(pool, e, at);
+		drop_lost(pool, e, attachment_at(e, r));
+		at = attachment_at(e, r);
 		if (*at && (*at)->broken)
 			ret = detach(pool, e, at);
-		if (!ret && !*at)
+		if (!ret && !*attachment_at(e, r))
 			ret = background_of(&pool->background) && is_before_use(r)
 				      ? explain(-EBUSY,
 						"registrar %s has not got memory that is in "

@@ -289,6 +289,7 @@ static void used_all_the_same(void **state)
 {
 	struct binpool *pool = real_pool(64 * MIB);
 	struct holder a = {.letter = 'A', .attach_fails = 1, .holds = true};
+	struct holder b = {.letter = 'B'};
 	uint64_t id;
 	char *p;
 
@@ -302,10 +303,19 @@ static void used_all_the_same(void **state)
 	assert_ok(binpool_wait_registered(pool, NULL, 0));
 	assert_string_equal(events, "-xaA");
 	/* A device that is reset, but does not say that nothing is left. */
+	/* And one among others. */
+	assert_ok(add(pool, &b, 0, &id));
+	setup(NULL);
+	b.lost = true;
+	assert_ok(binpool_wait_registered(pool, NULL, 0));
+	assert_string_equal(events, "bB");
+	b.lost = false;
+	assert_int_equal(stats_of(pool).registered_bytes, stats_of(pool).reserved_bytes);
+	assert_ok(binpool_remove_registrar(pool, id));
 	assert_ok(binpool_register_in_background(pool, BINPOOL_UNLIMITED));
 	a.lost = a.holds = true;
 	assert_int_equal(binpool_wait_registered(pool, NULL, 10000), -EIO);
-	assert_int_equal(stats_of(pool).registrations_lost, 1);
+	assert_int_equal(stats_of(pool).registrations_lost, 2);
 	assert_int_equal(stats_of(pool).registered_bytes, 0);
 	a.lost = a.holds = false;
 	assert_ok(binpool_register_in_background(pool, BINPOOL_UNLIMITED));
