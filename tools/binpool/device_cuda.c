@@ -133,10 +133,10 @@ static void cuda_close(struct device *device)
 	free(there);
 }
 
-static int cuda_attach(struct device *device, struct binpool *pool, uint64_t *id)
+static int cuda_attach(struct device *device, struct binpool *pool, uint32_t flags, uint64_t *id)
 {
 	(void)device;
-	return binpool_cuda_attach(pool, 0, id);
+	return binpool_cuda_attach(pool, flags, id);
 }
 
 static int cuda_init_slot(struct device *device, struct slot *slot, uint64_t buffer_bytes)

@@ -159,11 +159,11 @@ static void opencl_close(struct device *device)
 	free(cl);
 }
 
-static int opencl_attach(struct device *device, struct binpool *pool, uint64_t *id)
+static int opencl_attach(struct device *device, struct binpool *pool, uint32_t flags, uint64_t *id)
 {
 	const struct opencl *cl = device->own;
 
-	return binpool_cl_attach(pool, cl->context, cl->in, id);
+	return binpool_cl_attach_ex(pool, cl->context, cl->in, flags, id);
 }
 
 static int opencl_init_slot(struct device *device, struct slot *slot, uint64_t buffer_bytes)

@@ -33,6 +33,9 @@ static void print_help(void)
 	       "  --device opencl[:NAME]\n"
 	       "                      a device with NAME in its name (default: any, GPUs first)\n"
 	       "  --device cuda[:N]   CUDA's device N (0)\n"
+	       "  --allow-unregistered\n"
+	       "                      go on, slower, with memory that the device does not take as "
+	       "pinned\n"
 	       "  --no-progress       no bar, also on a terminal\n"
 	       "  --quiet             only the last line\n\n"
 	       "Exit status: 0 all verified, 1 wrong data or another failure, 2 usage,\n"
@@ -108,6 +111,7 @@ static int parse_options(int argc, char **argv, struct run_options *run, int *do
 		{"depth", required_argument, NULL, 'd'},
 		{"device", required_argument, NULL, 'D'},
 		{"max-bytes", required_argument, NULL, 'm'},
+		{"allow-unregistered", no_argument, NULL, 'u'},
 		{"no-progress", no_argument, NULL, 'n'},
 		{"quiet", no_argument, NULL, 'q'},
 		{"help", no_argument, NULL, 'h'},
@@ -133,6 +137,9 @@ static int parse_options(int argc, char **argv, struct run_options *run, int *do
 			break;
 		case 'm':
 			ret = parse_max_bytes(optarg, &run->max_bytes);
+			break;
+		case 'u':
+			run->attach_flags = BINPOOL_REGISTRAR_OPTIONAL;
 			break;
 		case 'n':
 			run->progress = 0;
@@ -209,7 +216,7 @@ static int open_pool(struct run *run, uint64_t *id)
 			  binpool_provider_name(run->options.provider), binpool_last_error());
 		return CLI_FAILED;
 	}
-	ret = run->device.ops->attach(&run->device, run->pool, id);
+	ret = run->device.ops->attach(&run->device, run->pool, run->options.attach_flags, id);
 	if (ret) {
 		cli_error("cannot attach %s device '%s' to the pool: %s", run->device.ops->kind,
 			  run->device.name, binpool_last_error());

@@ -34,6 +34,7 @@ struct run_options {
 	uint64_t max_bytes; /* of the pool, 0: its default */
 	const struct device_ops *device;
 	const char *device_name; /* as the device takes it, or NULL */
+	uint32_t attach_flags;	 /* BINPOOL_REGISTRAR_* */
 	int progress;
 	int quiet;
 };
@@ -126,7 +127,7 @@ struct device_ops {
 	int (*open)(struct device *device, const char *name, const struct run_options *options);
 	void (*close)(struct device *device);
 	/* Has the pool's memory registered; *id is for binpool_remove_registrar. 0 or -errno. */
-	int (*attach)(struct device *device, struct binpool *pool, uint64_t *id);
+	int (*attach)(struct device *device, struct binpool *pool, uint32_t flags, uint64_t *id);
 	/* Device memory of a slot. exit_slot follows, whatever it returns. A CLI_* status. */
 	int (*init_slot)(struct device *device, struct slot *slot, uint64_t buffer_bytes);
 	void (*exit_slot)(struct slot *slot);
