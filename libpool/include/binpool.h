@@ -93,7 +93,7 @@ struct binpool;
 #define BINPOOL_UNLIMITED UINT64_MAX
 
 /*
- * cache_bytes: a thirty-second of what is reserved, at least 4 MiB; besides, of classes asked
+ * cache_bytes: a thirty-second of what is reserved, at least 8 MiB; besides, of classes asked
  * for a moment ago, an eighth of it or two of the largest of these, whichever is more.
  */
 #define BINPOOL_CACHE_AUTO UINT64_MAX

@@ -20,6 +20,11 @@
 #define IDLE_NS 20000000u
 /* Of a share that is not asked for by name one buffer takes at most this part. */
 #define SHARE_PER_BUFFER 8u
+/*
+ * What a pool keeps as a matter of course, at least: enough for two threads that hand buffers of
+ * some 64 KiB over to each other to do so by dozens.
+ */
+#define ORDINARY_BYTES_MIN ((uint64_t)8 << 20)
 /* The first buffers of a class that a thread keeps. */
 #define MAGAZINE_MIN 4u
 
@@ -28,7 +33,7 @@ static uint64_t ordinary_budget(const struct binpool *pool)
 {
 	if (pool->cache_bytes != BINPOOL_CACHE_AUTO)
 		return pool->cache_bytes;
-	return u64_max(pool->stats.reserved_bytes / 32, EXTENT_BYTES_MIN);
+	return u64_max(pool->stats.reserved_bytes / 32, ORDINARY_BYTES_MIN);
 }
 
 /* What all caches and bins together may hold. */
