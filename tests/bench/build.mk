@@ -60,12 +60,12 @@ bench-cuda: bench-cuda-programs ## Measure on an NVIDIA GPU, beside cuMemHostAll
 
 # A driver for tests of it, which is found by who is told of it: one beneath, and what is its own.
 LATE_CUDA := $(BUILD)/tests/bench/late/libcuda.so.1
-$(BUILD)/obj/tests/bench/beneath.o: $(SOFT_CUDA_OBJ)/soft_cuda.o
+$(BUILD)/obj/tests/bench/beneath.o: $(SOFT_CUDA_OBJS)
 	@mkdir -p $(@D)
-	objcopy --redefine-sym cuMemHostAlloc=soft_cuMemHostAlloc --weaken $< $@
+	$(LD) -r -o $@ $^
+	objcopy --redefine-sym cuMemHostAlloc=soft_cuMemHostAlloc --weaken $@
 
-$(LATE_CUDA): tests/bench/cuda/late_driver.c $(BUILD)/obj/tests/bench/beneath.o \
-		$(SOFT_CUDA_OBJ)/checksum.o
+$(LATE_CUDA): tests/bench/cuda/late_driver.c $(BUILD)/obj/tests/bench/beneath.o
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -MMD -MP,$(USER_CFLAGS)) $(CFLAGS) $(LDFLAGS) -fPIC -shared \
 		-Wl,-soname,$(@F) -o $@ $^ -pthread

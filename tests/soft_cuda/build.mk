@@ -4,6 +4,7 @@
 
 SOFT_CUDA := $(BUILD)/tests/soft_cuda/libcuda.so.1
 SOFT_CUDA_OBJ := $(BUILD)/obj/tests/soft_cuda
+SOFT_CUDA_OBJS := $(addprefix $(SOFT_CUDA_OBJ)/,soft_cuda.o fill.o streams.o checksum.o)
 
 $(SOFT_CUDA_OBJ)/%.o: tests/soft_cuda/%.c
 	@mkdir -p $(@D)
@@ -14,7 +15,7 @@ $(SOFT_CUDA_OBJ)/checksum.o: tools/binpool/checksum.c
 	@mkdir -p $(@D)
 	$(CC) $(USER_CFLAGS) -Ilibpool/include -fPIC -fvisibility=hidden $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
-$(SOFT_CUDA): $(SOFT_CUDA_OBJ)/soft_cuda.o $(SOFT_CUDA_OBJ)/fill.o $(SOFT_CUDA_OBJ)/streams.o $(SOFT_CUDA_OBJ)/checksum.o
+$(SOFT_CUDA): $(SOFT_CUDA_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(@F) -o $@ $^
 

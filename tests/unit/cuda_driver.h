@@ -18,6 +18,8 @@ typedef struct CUgraph_st *CUgraph;
 typedef unsigned long long CUdeviceptr;
 
 #define CU_STREAM_NON_BLOCKING	      1
+#define CU_EVENT_DISABLE_TIMING	      2
+#define CUDA_ERROR_NOT_READY	      600
 #define CU_STREAM_PER_THREAD	      ((CUstream)2)
 #define CU_STREAM_CAPTURE_MODE_GLOBAL 0
 #define CU_MEMHOSTREGISTER_PORTABLE   1
@@ -44,6 +46,7 @@ static struct {
 	int (*LaunchHostFunc)(CUstream stream, void (*fn)(void *), void *arg);
 	int (*EventCreate)(CUevent *event, unsigned int flags);
 	int (*EventRecord)(CUevent event, CUstream stream);
+	int (*EventQuery)(CUevent event);
 	int (*EventDestroy_v2)(CUevent event);
 	int (*MemAlloc_v2)(CUdeviceptr *ptr, size_t bytes);
 	int (*MemFree_v2)(CUdeviceptr ptr);
@@ -90,6 +93,7 @@ static inline int find_device(void **state)
 		CALL(LaunchHostFunc),
 		CALL(EventCreate),
 		CALL(EventRecord),
+		CALL(EventQuery),
 		CALL(EventDestroy_v2),
 		CALL(MemAlloc_v2),
 		CALL(MemFree_v2),

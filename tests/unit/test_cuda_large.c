@@ -173,17 +173,31 @@ static int get_buffers(struct binpool *pool, char **p, int wanted)
 	return n;
 }
 
-/* Copies the first buffer until all are registered; how many bytes. */
+/*
+ * Copies the first buffer until all are registered; how many bytes. As programs do that have other
+ * things to do: where a thread waits in the driver, in cuMemcpyHtoD or so, that registers hardly
+ * anything for others.
+ */
 static uint64_t copy_meanwhile(struct binpool *pool, CUdeviceptr there, const char *first)
 {
 	uint64_t copied = 0;
+	CUstream stream;
+	CUevent event;
 	int err;
 
+	assert_int_equal(cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING), 0);
+	assert_int_equal(cu.EventCreate(&event, CU_EVENT_DISABLE_TIMING), 0);
 	do {
-		assert_int_equal(cu.MemcpyHtoD_v2(there, first, BYTES), 0);
+		assert_int_equal(cu.MemcpyHtoDAsync_v2(there, first, BYTES, stream), 0);
+		assert_int_equal(cu.EventRecord(event, stream), 0);
+		while ((err = cu.EventQuery(event)) == CUDA_ERROR_NOT_READY)
+			usleep(100);
+		assert_int_equal(err, 0);
 		copied += BYTES;
 		err = binpool_wait_registered(pool, NULL, 0);
 	} while (err == -EAGAIN);
+	assert_int_equal(cu.EventDestroy_v2(event), 0);
+	assert_int_equal(cu.StreamDestroy_v2(stream), 0);
 	/* One that was refused ends it, too. */
 	if (err)
 		fail_msg("%llu of %llu bytes were registered: %s",

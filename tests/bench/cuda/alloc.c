@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <binpool.h>
+
 #include "bench.h"
 
 /* Pairs are counted until they took so long. */
@@ -38,6 +40,18 @@ static double again_us(struct memory *m, size_t bytes)
 	}
 }
 
+/* What of the first came from where. */
+static void tell_parts(const struct memory *m)
+{
+	struct binpool_stats st = {.size = sizeof(st)};
+
+	if (!m->pool)
+		return;
+	POOL(binpool_get_stats(m->pool, &st));
+	printf("provider_ms %.4f\nregistering_ms %.4f\n", (double)st.extent_alloc_ns / 1e6,
+	       (double)st.registration_ns / 1e6);
+}
+
 int alloc_main(char **args)
 {
 	struct memory m;
@@ -62,6 +76,7 @@ int alloc_main(char **args)
 	if (memory_is_pinned(&m) && (!cuda_is_pinned(ptr) || !cuda_is_pinned(ptr + bytes - 1)))
 		end(1, "%s: the driver does not know the memory as pinned", args[0]);
 	first = now_ms() - start;
+	tell_parts(&m);
 	start = now_ms();
 	memory_put(&m, ptr, bytes);
 	printf("free_ms %.4f\n", now_ms() - start);

@@ -28,6 +28,7 @@ typedef struct CUevent_st *CUevent;
 typedef unsigned long long CUdeviceptr;
 
 #define CUDA_ERROR_OUT_OF_MEMORY    2
+#define CUDA_ERROR_NOT_READY	    600
 #define CU_STREAM_NON_BLOCKING	    1
 #define CU_EVENT_DISABLE_TIMING	    2
 #define CU_MEMHOSTREGISTER_PORTABLE 1
@@ -50,6 +51,7 @@ typedef unsigned long long CUdeviceptr;
 	CALL(StreamSynchronize, (CUstream stream)) \
 	CALL(EventCreate, (CUevent *event, unsigned int flags)) \
 	CALL(EventRecord, (CUevent event, CUstream stream)) \
+	CALL(EventQuery, (CUevent event)) \
 	CALL(EventSynchronize, (CUevent event)) \
 	CALL(MemGetInfo_v2, (size_t *unused, size_t * total)) \
 	CALL(MemAlloc_v2, (CUdeviceptr *ptr, size_t bytes)) \

@@ -268,7 +268,10 @@ def background(part):
     fast = [("binpool in background, warm memory", "pool-hugetlb", "background", True),
             ("binpool, warm memory", "pool-hugetlb", "foreground", True),
             ("by hand, warm memory", "warm", "foreground", True)]
-    slow = [("binpool in background, thp", "pool-thp", "background", False),
+    # How a program waits for its copies decides when the driver registers: each way once.
+    slow = [("in background, cuStreamSynchronize", "pool-hugetlb", "background-synchronize", True),
+            ("in background, cuMemcpyHtoD", "pool-hugetlb", "background-synchronous", True),
+            ("binpool in background, thp", "pool-thp", "background", False),
             ("cuMemHostAlloc", "host", "foreground", False)]
 
     def single(label, kind, how, warm):
