@@ -9,6 +9,7 @@
 #include <linux/membarrier.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/single_threaded.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -215,12 +216,12 @@ static bool has_membarrier(void)
 	return !syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
 }
 
-/* A process with one thread, which costs it nothing. */
+/* A process with one thread, which costs it nothing; ThreadSanitizer has another of its own. */
 static int registers_alone(void)
 {
 	struct binpool *pool = thp_pool(64 * MIB);
 
-	return !has_membarrier() || binpool_destroy(pool);
+	return has_membarrier() != (bool)__libc_single_threaded || binpool_destroy(pool);
 }
 
 static void *wait_for_lock(void *lock)
