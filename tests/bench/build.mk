@@ -63,7 +63,7 @@ LATE_CUDA := $(BUILD)/tests/bench/late/libcuda.so.1
 $(BUILD)/obj/tests/bench/beneath.o: $(SOFT_CUDA_OBJS)
 	@mkdir -p $(@D)
 	$(LD) -r -o $@ $^
-	objcopy --redefine-sym cuMemHostAlloc=soft_cuMemHostAlloc --weaken $@
+	objcopy -w --redefine-sym cuMemHostAlloc=soft_cuMemHostAlloc --weaken-symbol='cu*' $@
 
 $(LATE_CUDA): tests/bench/cuda/late_driver.c $(BUILD)/obj/tests/bench/beneath.o
 	@mkdir -p $(@D)
