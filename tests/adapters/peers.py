@@ -4,6 +4,7 @@
 import ctypes
 import importlib
 import os
+import time
 import unittest
 
 
@@ -28,6 +29,17 @@ def gpu():
 # What the device itself shows needs no driver that is told what to say, nor do all packages load one.
 without_gpu = unittest.skipIf(gpu(), "there is a GPU")
 needs_gpu = unittest.skipUnless(gpu(), "no GPU")
+
+
+def settled(pool):
+    """The pool, when nothing rests in it: on a GPU what was given up does, until the stream is past it.
+
+    Without one it is back at once; then nothing is asked, so that the tests see whether it is.
+    """
+    end = time.monotonic() + 10
+    while gpu() and pool.poll() and time.monotonic() < end:
+        time.sleep(0.001)
+    return pool
 
 
 class Late:

@@ -6,7 +6,7 @@ import gc
 import threading
 import warnings
 
-from peers import is_pinned, needs_gpu, peer, without_gpu
+from peers import is_pinned, needs_gpu, peer, settled, without_gpu
 
 cupy = peer("cupy")
 
@@ -38,10 +38,10 @@ class Pinned(Case):
         self.assertEqual((int(zeros.max()), self.pool.active_blocks), (0, 2))
         part = array[1]
         del array, zeros
-        self.assertEqual(self.pool.active_blocks, 1)
+        self.assertEqual(settled(self.pool).active_blocks, 1)
         self.assertTrue((part == numpy.arange(1000)).all())
         del part
-        self.assertEqual(self.pool.active_blocks, 0)
+        self.assertEqual(settled(self.pool).active_blocks, 0)
         again = cupyx.empty_pinned((3, 1000), "f4")
         self.assertEqual(again.ctypes.data, found["buffer"])
         self.identities(self.pool)
@@ -54,18 +54,18 @@ class Pinned(Case):
         inside = pointer + 100
         self.assertEqual((inside.ptr, inside.size()), (pointer.ptr + 100, 900))
         del pointer
-        self.assertEqual(self.pool.active_blocks, 1)
+        self.assertEqual(settled(self.pool).active_blocks, 1)
         numpy.frombuffer(inside, "u1")[:] = 7
         del inside
-        self.assertEqual(self.pool.active_blocks, 0)
+        self.assertEqual(settled(self.pool).active_blocks, 0)
         self.assertEqual(cupyx.empty_pinned(0).shape, (0,))
         # A pool of CuPy's own, over ours.
         over = cupy.cuda.PinnedMemoryPool(binpool.cupy.PinnedAllocator(self.pool))
         pointer = over.malloc(1000)
         del pointer
-        self.assertEqual((over.n_free_blocks(), self.pool.active_blocks), (1, 1))
+        self.assertEqual((over.n_free_blocks(), settled(self.pool).active_blocks), (1, 1))
         over.free_all_blocks()
-        self.assertEqual(self.pool.active_blocks, 0)
+        self.assertEqual(settled(self.pool).active_blocks, 0)
 
     def test_who_keeps_it(self):
         gc.disable()
@@ -73,7 +73,7 @@ class Pinned(Case):
         array = cupyx.empty_pinned(10, "u1")
         self.raises(BufferError, "", self.pool.destroy)
         del array
-        self.pool.destroy()
+        settled(self.pool).destroy()
         self.raises(ValueError, "destroyed", cupyx.empty_pinned, 10)
         allocator = binpool.cupy.PinnedAllocator(thp())
         pointer = allocator(100)
@@ -112,7 +112,7 @@ class Pinned(Case):
             thread.start()
         for thread in threads:
             thread.join()
-        self.assertEqual((wrong, self.pool.active_blocks), ([], 0))
+        self.assertEqual((wrong, settled(self.pool).active_blocks), ([], 0))
 
     def test_the_end(self):
         for collector, names in (("gc.disable()", "a_pool b_array c_pointer"),

@@ -5,7 +5,7 @@ import ctypes
 import gc
 import threading
 
-from peers import needs_gpu, peer, without_gpu
+from peers import needs_gpu, peer, settled, without_gpu
 
 rmm = peer("rmm")
 
@@ -30,17 +30,18 @@ class Resource(Case):
         self.assertEqual((pool.active_blocks, other.ptr % 256), (2, 0))
         ptr = buffer.ptr
         del buffer
+        settled(pool)
         again = rmm.DeviceBuffer(size=5000, mr=resource)
         self.assertEqual(again.ptr, ptr)
         empty = rmm.DeviceBuffer(size=0, mr=resource)
         self.assertEqual(empty.size, 0)
         del again, other, empty
-        self.assertEqual(pool.active_blocks, 0)
+        self.assertEqual(settled(pool).active_blocks, 0)
         ptrs = [resource.allocate(n) for n in (0, 0, 1, 300)]
         self.assertEqual((len(set(ptrs)), [p % 256 for p in ptrs]), (4, [0] * 4))
         for ptr, n in zip(ptrs, (0, 0, 1, 300)):
             resource.deallocate(ptr, n)
-        self.assertEqual(self.identities(pool)["active_blocks"], 0)
+        self.assertEqual(self.identities(settled(pool))["active_blocks"], 0)
 
     def test_under_a_resource_of_rmm(self):
         pool = thp()
@@ -49,7 +50,7 @@ class Resource(Case):
         self.assertRaises(MemoryError, rmm.DeviceBuffer, size=4096, mr=limited)
         self.assertEqual(pool.active_blocks, 1)
         del buffer
-        self.assertEqual((limited.get_allocated_bytes(), pool.active_blocks), (0, 0))
+        self.assertEqual((limited.get_allocated_bytes(), settled(pool).active_blocks), (0, 0))
 
     def test_who_keeps_it(self):
         gc.disable()
@@ -60,7 +61,7 @@ class Resource(Case):
         del resource
         self.raises(BufferError, "", pool.destroy)
         del buffer
-        pool.destroy()
+        settled(pool).destroy()
         buffer = rmm.DeviceBuffer(size=100, mr=binpool.rmm.MemoryResource(thp()))
         ctypes.memset(buffer.ptr, 1, 100)
         del buffer
@@ -96,7 +97,7 @@ class Resource(Case):
             thread.start()
         for thread in threads:
             thread.join()
-        self.assertEqual((wrong, pool.active_blocks), ([], 0))
+        self.assertEqual((wrong, settled(pool).active_blocks), ([], 0))
 
     def test_the_end(self):
         for collector, names in (("gc.disable()", "a_pool b_resource c_buffer"),
@@ -157,6 +158,24 @@ class OnAFake(Told):
         del resource
         """)
 
+    def test_no_context(self):
+        self.told("""
+        import rmm, binpool.rmm
+        class Runtime:
+            def cudaGetDevice():
+                return error, 3
+            def cudaSetDevice(device):
+                asked.append(device)
+                return failure,
+        binpool.rmm.runtime = Runtime
+        resource = binpool.rmm.MemoryResource(pool)
+        for error, failure, devices in ((0, 0, [3]), (0, 1, [3]), (35, 0, [])):
+            asked, ptr = [], resource.allocate(5000)
+            resource.deallocate(ptr, 5000)
+            assert asked == devices and pool.active_blocks == 0
+        del resource
+        """)
+
 
 @needs_gpu
 class Gpu(Case):
@@ -174,7 +193,7 @@ class Gpu(Case):
         self.assertEqual((self.pool.active_blocks, buffer.ptr % 256), (1, 0))
         self.assertEqual(buffer.tobytes(), data)
         del buffer
-        self.pool.poll()
+        settled(self.pool)
         again = rmm.DeviceBuffer.to_device(data)
         self.assertEqual(again.tobytes(), data)
         self.assertGreater(self.pool.statistics.reuses, 0)
@@ -183,8 +202,7 @@ class Gpu(Case):
         part = rmm.DeviceBuffer(size=MIB, mr=over)
         self.assertEqual((buffer.tobytes(), part.size), (data, MIB))
         del buffer, part, over, again
-        self.pool.poll()
-        self.assertEqual(self.pool.active_blocks, 0)
+        self.assertEqual(settled(self.pool).active_blocks, 0)
 
     def test_in_flight(self):
         resource = binpool.rmm.MemoryResource(self.pool)
@@ -209,6 +227,29 @@ class Gpu(Case):
         stream.synchronize()
         self.assertEqual(self.pool.poll(), 0)
         resource.deallocate(got, MIB, stream)
+
+    def test_by_a_thread_without_a_context(self):
+        gate, pending = threading.Event(), []
+
+        @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        def wait(unused):
+            gate.wait(60)
+
+        resource = binpool.rmm.MemoryResource(self.pool)
+        ptr = resource.allocate(MIB)
+        self.assertEqual(ctypes.CDLL("libcuda.so.1").cuLaunchHostFunc(None, wait, None), 0)
+
+        def drop():
+            resource.deallocate(ptr, MIB)
+            pending.append(self.pool.poll())
+
+        thread = threading.Thread(target=drop)
+        thread.start()
+        thread.join(30)
+        gate.set()
+        thread.join()
+        self.assertEqual(pending, [1])
+        self.assertEqual(settled(self.pool).active_blocks, 0)
 
     def test_memory_of_the_host(self):
         pool = thp()

@@ -52,17 +52,22 @@ EXPORT int cuStreamSynchronize(struct stream *s)
 
 EXPORT int cuStreamGetCtx(struct stream *s, struct CUctx_st **ctx)
 {
-	if (!s)
-		return cuCtxGetCurrent(ctx);
-	*ctx = s->ctx;
-	return *ctx ? 0 : NO_CONTEXT;
+	int err = 0;
+
+	/* 1 and 2 are the default stream's other names. */
+	if ((uintptr_t)s <= 2)
+		err = cuCtxGetCurrent(ctx);
+	else
+		*ctx = s->ctx;
+	return !err && !*ctx ? NO_CONTEXT : err;
 }
 
 EXPORT int cuStreamIsCapturing(struct stream *s, int *status)
 {
-	(void)s;
+	struct CUctx_st *ctx;
+
 	*status = 0;
-	return 0;
+	return cuStreamGetCtx(s, &ctx);
 }
 
 EXPORT int cuStreamBeginCapture_v2(struct stream *s, int mode)

@@ -53,7 +53,9 @@ def _handle(stream):
 def attach(pool, *, optional=False):
     """Makes all memory of a pool known to CUDA as pinned, now and whenever there is more.
 
-    It belongs to the context that is current to this thread now; all contexts know it as pinned.
+    It belongs to the context that is current to this thread now; all contexts know it as pinned. (Of
+    PyTorch and CuPy there is one when they have done anything on the device, not by
+    torch.cuda.init().)
     optional: what the driver does not take is used all the same, and counted in
     registrations_refused. Returns a Registrar; its remove() waits for all work on the device.
     OSError: ENODEV no driver, no device or no current context; BufferError: attached already.

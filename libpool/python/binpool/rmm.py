@@ -8,6 +8,7 @@ Needs rmm.
 """
 
 import ctypes
+import errno
 
 from . import cuda
 from ._backend import MemoryPool
@@ -15,6 +16,7 @@ from ._in_flight import again, rest
 
 try:
     import rmm.mr
+    from cuda.bindings import runtime
 except ImportError as e:
     raise ImportError("binpool.rmm needs RMM (pip install rmm-cu13, or rmm-cu12)") from e
 
@@ -30,6 +32,26 @@ _keep = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi
 _let_go = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythonapi))
 
 
+def _enter():
+    """Gives a thread that has done nothing on the device its context; whether there is one."""
+    try:
+        error, device = runtime.cudaGetDevice()
+        return not error and not runtime.cudaSetDevice(device)[0]
+    except RuntimeError:
+        # No driver.
+        return False
+
+
+def _give(buffer, stream):
+    """Frees it when what is in the stream is over."""
+    try:
+        cuda.free_on_stream(buffer, stream)
+    except OSError as e:
+        if e.errno != errno.ENODEV or not _enter():
+            raise
+        cuda.free_on_stream(buffer, stream)
+
+
 class _Deallocate:
     """What RMM calls with what it has no more use for; kept by each buffer that it has."""
 
@@ -38,11 +60,11 @@ class _Deallocate:
     def __init__(self, pool):
         self.pool, self.buffers = pool, {}
 
-    def __call__(self, ptr, nbytes, stream, rest=rest, free=cuda.free_on_stream, let_go=_let_go):
+    def __call__(self, ptr, nbytes, stream, rest=rest, give=_give, let_go=_let_go):
         # Nobody can be told of an error here.
         buffer = self.buffers.pop(ptr, None)
         if buffer is not None:
-            rest(buffer, lambda buffer: free(buffer, stream))
+            rest(buffer, lambda buffer: give(buffer, stream))
             let_go(self)
 
 

@@ -2,7 +2,7 @@
 """For PyTorch: tensors in a pool's memory, which is_pinned() once the pool is attached to CUDA.
 
     pool = binpool.MemoryPool("host")
-    binpool.cuda.attach(pool)                       # where there is a GPU
+    binpool.cuda.attach(pool)                       # when PyTorch has done something on a GPU
     tensor = binpool.torch.empty(pool, (256, 3, 224, 224), torch.float32)
     copy = tensor.to("cuda", non_blocking=True)
     del tensor                                      # its memory rests until the copy is over

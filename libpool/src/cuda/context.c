@@ -26,6 +26,6 @@ int owner_current(const struct cuda *cu, struct owner *o)
 					    "destroyed, or reset: make one current");
 	return o->ctx ? 0
 		      : cuda_refuse(-ENODEV,
-				    "CUDA: no context is current to this thread: make one, or call "
-				    "the runtime's cudaFree(0)");
+				    "CUDA: no context is current to this thread: make one, as "
+				    "cudaFree(0) does, or the first array on the device");
 }

@@ -121,8 +121,8 @@ EXPORT int binpool_cuda_device_allocator(struct binpool_allocator_ops *ops)
 		free(d);
 		if (err)
 			return cuda_explain(cu, "cuCtxGetCurrent", err);
-		binpool_set_last_error("CUDA: no context is current to this thread: make one, or "
-				       "call the runtime's cudaFree(0)");
+		binpool_set_last_error("CUDA: no context is current to this thread: make one, as "
+				       "cudaFree(0) does, or the first array on the device");
 		return -ENODEV;
 	}
 	made.ctx = d;
