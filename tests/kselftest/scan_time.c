@@ -176,6 +176,7 @@ TEST_F_TIMEOUT(scan, within_its_share, 200)
 	ASSERT_GE(1000 + (long long)(now_ms() - start) / 100 + 4000, ns);
 }
 
+/* Each so small that what the other got leaves room, and a place, for it. */
 TEST_F_TIMEOUT(scan, two_at_once, 300)
 {
 	struct binpool_alloc a[2];
@@ -183,7 +184,7 @@ TEST_F_TIMEOUT(scan, two_at_once, 300)
 	__u64 start = now_ms();
 
 	for (int i = 0; i < 2; i++) {
-		a[i] = alloc_request(128 * MIB, BINPOOL_ALLOC_CONTIG);
+		a[i] = alloc_request(64 * MIB, BINPOOL_ALLOC_CONTIG);
 		ASSERT_EQ(0, pthread_create(&threads[i], NULL, ask_for_a_run, &a[i]));
 	}
 	for (int i = 0; i < 2; i++) {
