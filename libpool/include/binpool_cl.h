@@ -51,7 +51,8 @@ int binpool_cl_attach_ex(struct binpool *pool, cl_context context, cl_command_qu
  * first call what is in the buffer becomes undefined. The host has it then, and may read and
  * write it except between binpool_cl_acquire and binpool_cl_release.
  * Errors: -EOPNOTSUPP less than a page, or it does not begin at one (binpool_alloc_aligned);
- * -EBUSY another context has the pool, or a buffer that was freed here was not released;
+ * -EBUSY another context has the pool, or the device has the buffer, or one that was freed here
+ * and not released;
  * -ENOENT the pool is not attached so, or the extent was refused; -EINVAL; -ENOMEM; -ENODEV the
  * process is ending; -EIO any other OpenCL error.
  */

@@ -313,6 +313,9 @@ static void freed_and_not_released(void **state)
 	assert_ok(binpool_free(pool, p));
 	p = page_buffer(pool, 2 * MIB);
 	assert_int_equal(binpool_cl_acquire(pool, p, s.queue, NULL), -EBUSY);
+	assert_int_equal(binpool_cl_mem(pool, p, s.context, &mem), -EBUSY);
+	assert_error_names("never released");
+	assert_null(mem);
 	assert_ok(binpool_free(pool, p));
 	p = page_buffer(pool, MIB);
 	assert_int_equal(binpool_cl_mem(pool, p, s.context, &mem), -EBUSY);

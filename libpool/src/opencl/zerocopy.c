@@ -277,7 +277,7 @@ EXPORT int binpool_cl_mem(struct binpool *pool, void *ptr, cl_context context, c
 	ret = part_find(pool, &buf, &s, &parent, &part);
 	if (!ret && s->context != context)
 		ret = cl_refuse(-EBUSY, "OpenCL: the pool is attached to another context");
-	else if (!ret && part && part->place == MOVING)
+	else if (!ret && part && part->place != HOST)
 		ret = refuse_moving(part);
 	else if (!ret && !part && s->align && (size_t)(made->ptr - parent->ptr) % s->align)
 		ret = cl_refuse(-EOPNOTSUPP, "OpenCL: the buffer's place is no multiple of "
