@@ -330,6 +330,16 @@ static uint64_t steps_of(struct background *b)
 	return steps;
 }
 
+static bool is_paused(struct background *b)
+{
+	bool paused;
+
+	pthread_mutex_lock(&b->lock);
+	paused = !b->bytes_per_second;
+	pthread_mutex_unlock(&b->lock);
+	return paused;
+}
+
 /* The last error of the thread's, told to this one. */
 static int explain_refusal(struct background *b)
 {
@@ -371,7 +381,11 @@ EXPORT int binpool_wait_registered(struct binpool *pool, const void *ptr, uint32
 		}
 		if (!wait_step(b, ptr, steps, end))
 			return explain(ms ? -ETIMEDOUT : -EAGAIN,
-				       "pool %s: %llu extents are still to be registered",
-				       pool->name, (unsigned long long)found.missing);
+				       "pool %s: %llu extents are still to be registered%s",
+				       pool->name, (unsigned long long)found.missing,
+				       is_paused(b) ? ", and it is paused: "
+						      "binpool_register_in_background was called "
+						      "with 0 bytes a second"
+						    : "");
 	}
 }

@@ -162,6 +162,7 @@ static void handed_out_at_once(void **state)
 	/* It is at work now, for as long as we like. */
 	assert_int_equal(binpool_wait_registered(pool, p, 0), -EAGAIN);
 	assert_error_names("still to be registered");
+	assert_null(strstr(binpool_last_error(), "paused"));
 	assert_int_equal(binpool_wait_registered(pool, p, 5), -ETIMEDOUT);
 	assert_int_equal(binpool_wait_registered(pool, NULL, 5), -ETIMEDOUT);
 	assert_int_equal(binpool_wait_registered(pool, &s, 5), -ENOENT);
@@ -413,6 +414,7 @@ static void lost(void **state)
 	assert_ok(binpool_register_in_background(pool, 0));
 	set(&s.lost, 1);
 	assert_int_equal(binpool_wait_registered(pool, p[1], 0), -EAGAIN);
+	assert_error_names("paused: binpool_register_in_background");
 	assert_int_equal(stats_of(pool).registrations_lost, 1);
 	/* The pool finds out of the rest when it grows. */
 	p[3] = binpool_alloc(pool, 4 * MIB);
