@@ -50,8 +50,8 @@ static int request_init(struct request *req, const struct binpool *pool, uint64_
 	       req->capacity & (u64_min(align, MAP_PAGE_BYTES) - 1))
 		req->capacity = class_capacity(pool, req->capacity + 1);
 	if (!req->capacity)
-		return explain(-E2BIG, "pool %s: asked for %s, no size class is that large",
-			       pool->name, human(bytes, asked));
+		return explain(-E2BIG, "pool %s: asked for %llu bytes, no size class is that large",
+			       pool->name, (unsigned long long)bytes);
 	if (!pool->exact) {
 		/* Users read into whole pages directly. */
 		req->align = u64_max(align, natural_align(pool, req->capacity));

@@ -173,14 +173,14 @@ void bins_fini(struct binpool *pool)
 
 EXPORT int64_t binpool_pool_bin_number(const struct binpool *pool, uint64_t size)
 {
-	char asked[HUMAN_LEN];
 	uint64_t capacity;
 
 	if (!pool)
 		return explain(-EINVAL, "pool is NULL");
 	capacity = class_capacity(pool, size);
 	if (!capacity)
-		return explain(-E2BIG, "%s: no size class is that large", human(size, asked));
+		return explain(-E2BIG, "%llu bytes: no size class is that large",
+			       (unsigned long long)size);
 	return class_bin(pool, capacity);
 }
 

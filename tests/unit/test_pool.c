@@ -217,6 +217,7 @@ static void limit_order(void **state)
 	assert_int_equal(errno, EFBIG);
 	assert_null(binpool_alloc(pool, SIZE_MAX));
 	assert_int_equal(errno, E2BIG);
+	assert_error_names("asked for 18446744073709551615 bytes");
 	check_pool(pool);
 	assert_ok(binpool_free(pool, b));
 	assert_ok(binpool_free(pool, e));
