@@ -122,7 +122,16 @@ static uint64_t hours(void)
 {
 	const char *text = getenv("BINPOOL_SOAK_HOURS");
 
-	return text ? strtoull(text, NULL, 10) : 3;
+	unsigned long long n;
+	char *end;
+
+	if (!text)
+		return 3;
+	errno = 0;
+	n = strtoull(text, &end, 10);
+	if (errno || *text < '0' || *text > '9' || *end || !n)
+		fail_msg("BINPOOL_SOAK_HOURS is '%s': a number of hours, at least 1", text);
+	return n;
 }
 
 static void soak(const struct trace *trace)
