@@ -4,8 +4,10 @@
  * that comes our way, and fixed then.
  */
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "preload.h"
 
@@ -19,15 +21,29 @@ static const char *value_of(const char *name)
 	return value && *value ? value : NULL;
 }
 
+/* Whether the variable is @chosen; what is neither that nor @usual (NULL: no word) is said. */
+static bool is(const char *name, const char *chosen, const char *usual)
+{
+	const char *value = value_of(name);
+
+	if (!value)
+		return false;
+	if (!strcmp(value, chosen))
+		return true;
+	if (!usual || strcmp(value, usual))
+		dprintf(STDERR_FILENO,
+			"binpool-preload[%d] %s is '%.64s', which it does not know, as if it were "
+			"not set: %s%s%s\n",
+			(int)getpid(), name, value, chosen, usual ? " or " : "",
+			usual ? usual : "");
+	return false;
+}
+
 static void read_all(void)
 {
-	const char *on = value_of("BINPOOL_PRELOAD");
-	const char *how = value_of("BINPOOL_PRELOAD_FREE");
-	const char *driver = value_of("BINPOOL_PRELOAD_DRIVER");
-
-	settings.off = on && !strcmp(on, "0");
-	settings.driver = !settings.off && driver && !strcmp(driver, "1");
-	settings.immediate = how && !strcmp(how, "immediate");
+	settings.off = is("BINPOOL_PRELOAD", "0", "1");
+	settings.driver = is("BINPOOL_PRELOAD_DRIVER", "1", "0") && !settings.off;
+	settings.immediate = is("BINPOOL_PRELOAD_FREE", "immediate", NULL);
 }
 
 const struct settings *settings_get(void)

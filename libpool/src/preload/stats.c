@@ -124,7 +124,7 @@ static void add_pool(struct text *t)
 	add(t, " refused=\"%s\"\n", refusal);
 }
 
-/* Nothing can be done about a file that cannot be written to. */
+/* A file that cannot be written to is named, and what it should have had is not lost. */
 static void put(const struct text *t, const char *where)
 {
 	int fd = STDERR_FILENO;
@@ -132,8 +132,11 @@ static void put(const struct text *t, const char *where)
 
 	if (strcmp(where, "1"))
 		fd = open(where, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-	if (fd < 0)
-		return;
+	if (fd < 0) {
+		dprintf(STDERR_FILENO, "binpool-preload[%d] BINPOOL_PRELOAD_STATS: %s: %s\n",
+			(int)getpid(), where, strerror(errno));
+		fd = STDERR_FILENO;
+	}
 	do
 		n = write(fd, t->bytes, t->length);
 	while (n < 0 && errno == EINTR);
