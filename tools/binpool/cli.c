@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <binpool.h>
@@ -114,6 +115,24 @@ int cli_parse_classes(const char *text, uint32_t *classes)
 	return 0;
 }
 
+int cli_pool_option(const char *name, const char *value)
+{
+	const char *before = getenv("BINPOOL_OPTS");
+	char *all = NULL;
+	int err;
+
+	/* Without it the library does what the program wants. */
+	if (!before || !*before)
+		return CLI_OK;
+	/* The last word on an option holds. */
+	err = asprintf(&all, "%s,%s=%s", before, name, value) < 0 || setenv("BINPOOL_OPTS", all, 1);
+	free(all);
+	if (!err)
+		return CLI_OK;
+	cli_error("no memory for BINPOOL_OPTS");
+	return CLI_FAILED;
+}
+
 int cli_parse_provider(const char *command, const char *text, uint32_t *provider)
 {
 	static const uint32_t providers[] = {BINPOOL_PROVIDER_AUTO, BINPOOL_PROVIDER_DEVICE,
@@ -124,7 +143,7 @@ int cli_parse_provider(const char *command, const char *text, uint32_t *provider
 		if (strcmp(text, binpool_provider_name(providers[i])))
 			continue;
 		*provider = providers[i];
-		return CLI_OK;
+		return cli_pool_option("provider", text);
 	}
 	return cli_usage_error(command, "--provider '%s' is not auto, device, hugetlb or thp",
 			       text);

@@ -52,7 +52,17 @@ const char *cli_parse_problem(int error);
 /* "tight" or "hysop" to BINPOOL_CLASSES_*; -EINVAL for anything else. */
 int cli_parse_classes(const char *text, uint32_t *classes);
 
-/* The argument of --provider to BINPOOL_PROVIDER_*. Returns a CLI_* status, said on stderr. */
+/*
+ * The command line said that the pools' option @name is @value: BINPOOL_OPTS, which the library
+ * prefers to what a program wants, says it too from now on. While there is no other thread yet.
+ * Returns a CLI_* status, said on stderr.
+ */
+int cli_pool_option(const char *name, const char *value);
+
+/*
+ * The argument of --provider to BINPOOL_PROVIDER_*, with cli_pool_option. Returns a CLI_* status,
+ * said on stderr.
+ */
 int cli_parse_provider(const char *command, const char *text, uint32_t *provider);
 
 #define CLI_UNITS_LEN 16

@@ -24,6 +24,12 @@ const char *cl_problem(cl_int status)
 		return "out of device resources";
 	case CL_OUT_OF_HOST_MEMORY:
 		return "out of host memory";
+	case CL_INVALID_BUFFER_SIZE:
+		return "more than one buffer of the device can have (CL_INVALID_BUFFER_SIZE)";
+	case CL_INVALID_VALUE:
+		return "a value that the device does not take (CL_INVALID_VALUE)";
+	case CL_MAP_FAILURE:
+		return "the memory cannot be mapped (CL_MAP_FAILURE)";
 	case CL_BUILD_PROGRAM_FAILURE:
 		return "the program does not build";
 	default:

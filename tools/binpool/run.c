@@ -95,9 +95,13 @@ static int parse_device(const char *text, struct run_options *run)
 static int parse_max_bytes(const char *text, uint64_t *bytes)
 {
 	int ret = cli_parse_size(text, bytes);
+	char number[24];
 
-	if (!ret && *bytes)
-		return CLI_OK;
+	if (!ret && *bytes) {
+		/* As a number: a leading 0 means octal there. */
+		snprintf(number, sizeof(number), "%" PRIu64, *bytes);
+		return cli_pool_option("max_bytes", number);
+	}
 	return cli_usage_error("run", "--max-bytes '%s' %s", text,
 			       ret ? cli_parse_problem(ret) : "leaves nothing");
 }

@@ -15,7 +15,9 @@
 #include "selftest.h"
 
 #define BYTES_DEFAULT ((uint64_t)256 << 20)
-#define COPIES	      5
+/* Of fewer, what is measured is the calls, not the copies. */
+#define BYTES_LEAST ((uint64_t)1 << 20)
+#define COPIES	    5
 /* Memory that is pinned copies at least at so much of the rate of other pinned memory. */
 #define RATE_LEAST    0.8
 #define CONSUMERS_MAX 2
@@ -32,15 +34,15 @@ struct selftest {
 
 static void print_help(void)
 {
-	printf("Usage: binpool selftest --cuda[=N] --opencl[=NAME] [OPTION]...\n"
+	printf("Usage: binpool selftest {--cuda[=N] | --opencl[=NAME] | both} [OPTION]...\n"
 	       "Have a pool's memory registered with CUDA's device N (0), with an OpenCL device with\n"
 	       "NAME in its name, or with both in both orders; copy it there and back, compare every\n"
 	       "byte, and compare the rates with those of the driver's own pinned memory, of ordinary\n"
-	       "memory and, on the same device, of each other.\n\n"
+	       "memory and, on the same device, of each other. A CPU's rates are told, not judged.\n\n"
 	       "  --cuda[=N]          the device\n"
 	       "  --opencl[=NAME]     the device (any, GPUs first)\n"
 	       "  --provider WHICH    where memory comes from: auto (default), device, hugetlb, thp\n"
-	       "  --size SIZE         of the buffer (default 256M)\n\n"
+	       "  --size SIZE         of the buffer, at least 1M (default 256M)\n\n"
 	       "Exit status: 0 the memory is pinned, copies are right and as fast as they should "
 	       "be,\n"
 	       "1 they are not, or something is missing, 2 usage.\n");
@@ -92,8 +94,11 @@ static int parse_options(int argc, char **argv, struct selftest *test, int *done
 			if (err)
 				ret = cli_usage_error("selftest", "--size '%s' %s", optarg,
 						      cli_parse_problem(err));
-			else if (!test->bytes)
-				ret = cli_usage_error("selftest", "--size '%s' is nothing", optarg);
+			else if (test->bytes < BYTES_LEAST)
+				ret = cli_usage_error("selftest",
+						      "--size '%s' is too little to measure: 1M "
+						      "at least",
+						      optarg);
 			break;
 		case 'h':
 			print_help();
@@ -176,6 +181,12 @@ static int verdict(const struct consumer *c, const struct rates *rates, const ch
 	double to_device = c->pool_rates.to_device / rates->to_device;
 	double to_host = c->pool_rates.to_host / rates->to_host;
 
+	if (c->is_cpu) {
+		printf("right: %s brings the pool's memory back as it was; no verdict from rates, "
+		       "since the device is a CPU\n",
+		       c->name);
+		return CLI_OK;
+	}
 	if (to_device < RATE_LEAST || to_host < RATE_LEAST) {
 		cli_error("unpinned: %s copies the pool's memory at %.2f of the rate of %s to the "
 			  "device, and at %.2f back: less than %.2f is as if it were not pinned",
@@ -198,7 +209,8 @@ static int verdicts(const struct selftest *test)
 	/* What one device does by two ways it does as fast by both. */
 	if (test->n == 2 && !strcmp(c[0].device, c[1].device))
 		for (i = 0; i < 2; i++)
-			ret |= verdict(&c[i], &c[!i].pool_rates, c[!i].name);
+			if (!c[i].is_cpu)
+				ret |= verdict(&c[i], &c[!i].pool_rates, c[!i].name);
 	return ret;
 }
 

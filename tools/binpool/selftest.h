@@ -19,6 +19,7 @@ struct consumer {
 	const char *name;	/* "CUDA" */
 	const char *other_name; /* of the driver's own pinned memory */
 	char device[128];
+	int is_cpu;	      /* its rates say nothing of pinned memory */
 	unsigned char *other; /* that memory */
 	void *own;
 	struct rates other_rates, pool_rates;

@@ -21,6 +21,7 @@ static int open_opencl(struct consumer *c, const char *which, uint64_t bytes)
 	cl_context_properties properties[3] = {CL_CONTEXT_PLATFORM};
 	struct own *own = calloc(1, sizeof(*own));
 	cl_platform_id platform;
+	cl_device_type type = 0;
 	cl_device_id id;
 	cl_int status;
 	int ret;
@@ -36,6 +37,8 @@ static int open_opencl(struct consumer *c, const char *which, uint64_t bytes)
 	if (ret)
 		return ret;
 	printf("OpenCL, device: %s\n", c->device);
+	clGetDeviceInfo(id, CL_DEVICE_TYPE, sizeof(type), &type, NULL);
+	c->is_cpu = !!(type & CL_DEVICE_TYPE_CPU);
 	properties[1] = (cl_context_properties)platform;
 	own->context = clCreateContext(properties, 1, &id, NULL, NULL, &status);
 	if (status != CL_SUCCESS)

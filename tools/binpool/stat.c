@@ -367,7 +367,7 @@ int stat_main(int argc, char **argv)
 		return CLI_FAILED;
 	}
 	ret = read_folder(AT_FDCWD, root, &total, "node", &nodes, &node_count);
-	if (ret == -ENOENT)
+	if (ret == -ENOENT && !strcmp(root, SYSFS_ROOT))
 		cli_error("the binpool module is not loaded: there is no %s", root);
 	else if (ret)
 		cli_error("cannot read %s: %s", root, strerror(-ret));
