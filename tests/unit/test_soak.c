@@ -118,18 +118,23 @@ static void hour(struct soak *s)
 	check_pool(s->pool);
 }
 
-static uint64_t hours(void)
+/* A number of hours, at least 1; 0: @text is none. */
+static uint64_t parse_hours(const char *text)
 {
-	const char *text = getenv("BINPOOL_SOAK_HOURS");
-
 	unsigned long long n;
 	char *end;
 
-	if (!text)
-		return 3;
 	errno = 0;
 	n = strtoull(text, &end, 10);
-	if (errno || *text < '0' || *text > '9' || *end || !n)
+	return errno || *text < '0' || *text > '9' || *end ? 0 : n;
+}
+
+static uint64_t hours(void)
+{
+	const char *text = getenv("BINPOOL_SOAK_HOURS");
+	uint64_t n = text ? parse_hours(text) : 3;
+
+	if (!n)
 		fail_msg("BINPOOL_SOAK_HOURS is '%s': a number of hours, at least 1", text);
 	return n;
 }
@@ -175,6 +180,17 @@ static void soak(const struct trace *trace)
 	assert_int_equal(p.bytes, 0);
 }
 
+/* Who asks for what is no time is not told that all went well. */
+static void hours_that_are_none(void **state)
+{
+	const char *const bad[] = {"", "0", "x", "5x", "-1", " 1", "99999999999999999999"};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		assert_int_equal(parse_hours(bad[i]), 0);
+	assert_int_equal(parse_hours("24"), 24);
+}
+
 static void loader_trace(void **state)
 {
 	(void)state;
@@ -202,9 +218,8 @@ static void small_ones_trace(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(loader_trace),
-		cmocka_unit_test(any_size_trace),
-		cmocka_unit_test(drift_trace),
+		cmocka_unit_test(hours_that_are_none), cmocka_unit_test(loader_trace),
+		cmocka_unit_test(any_size_trace),      cmocka_unit_test(drift_trace),
 		cmocka_unit_test(small_ones_trace),
 	};
 
