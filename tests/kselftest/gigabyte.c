@@ -101,6 +101,11 @@ TEST_F_TIMEOUT(gigabyte, among_strangers, 400)
 	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
 		int err = try_run(_metadata, self->dev, sizes[i], &longest);
 
+		/* A frame that the run before could not have is left alone for ten seconds. */
+		for (int again = 0; err == -ENOMEM && self->scans && again < 5; again++) {
+			sleep_ms(10500);
+			err = try_run(_metadata, self->dev, sizes[i], &longest);
+		}
 		ASSERT_TRUE(!err || (err == -ENOMEM && !self->scans));
 	}
 	ASSERT_TRUE(crowd_is_well(&crowd));
