@@ -34,7 +34,8 @@ int binpool_cl_attach(struct binpool *pool, cl_context context, cl_command_queue
 /*
  * Kernels work on the pool's memory itself: extents are cl_mem that are not mapped, and buffers
  * are parts of them, see binpool_cl_mem. One context at a time. On a device that does not share
- * the host's memory a kernel's use of it costs device memory of the extent's size.
+ * the host's memory a kernel's use of it costs device memory of the extent's size. Detaching
+ * also waits for calls of binpool_cl_acquire and binpool_cl_release in other threads.
  */
 #define BINPOOL_CL_ZEROCOPY (1u << 8)
 

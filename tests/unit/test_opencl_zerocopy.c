@@ -367,6 +367,80 @@ static void one_context_at_a_time(void **state)
 	side_close(&b);
 }
 
+struct crossing {
+	struct binpool *pool;
+	cl_command_queue queue;
+	char *buffer;
+	uint64_t id;
+	int ret;
+	bool over;
+};
+
+static void *releases(void *arg)
+{
+	struct crossing *c = arg;
+
+	c->ret = binpool_cl_release(c->pool, c->buffer, c->queue, NULL);
+	return NULL;
+}
+
+static void *removes(void *arg)
+{
+	struct crossing *c = arg;
+
+	c->ret = binpool_remove_registrar(c->pool, c->id);
+	__atomic_store_n(&c->over, true, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+/* Who detaches waits for a thread that is giving a buffer back, and uses what is let go of. */
+static void detach_waits_for_release(void **state)
+{
+	struct crossing release = {0}, removal = {0};
+	pthread_t releaser, remover;
+	struct side s = {0};
+	cl_event gate;
+	cl_mem mem;
+	bool early;
+	cl_int err;
+
+	(void)state;
+	side_open(&s);
+	/* The pool's queue is another, so that nothing of it waits for the gate. */
+	release.queue = clCreateCommandQueue(s.context, device, 0, &err);
+	assert_int_equal(err, CL_SUCCESS);
+	removal.pool = release.pool = attached(&s, &removal.id);
+	release.buffer = page_buffer(release.pool, BYTES);
+	assert_ok(binpool_cl_mem(release.pool, release.buffer, s.context, &mem));
+	assert_ok(binpool_cl_acquire(release.pool, release.buffer, release.queue, NULL));
+	gate = clCreateUserEvent(s.context, &err);
+	assert_int_equal(err, CL_SUCCESS);
+	assert_int_equal(clEnqueueBarrierWithWaitList(release.queue, 1, &gate, NULL), CL_SUCCESS);
+	assert_int_equal(pthread_create(&releaser, NULL, releases, &release), 0);
+	do {
+		usleep(1000);
+		assert_int_equal(binpool_cl_acquire(release.pool, release.buffer, s.queue, NULL),
+				 -EBUSY);
+	} while (!strstr(binpool_last_error(), "another thread"));
+	assert_int_equal(pthread_create(&remover, NULL, removes, &removal), 0);
+	while (binpool_cl_mem(release.pool, release.buffer, s.context, &mem) != -ENOENT)
+		usleep(1000);
+	/* Time enough for one that does not wait. */
+	usleep(100000);
+	early = __atomic_load_n(&removal.over, __ATOMIC_ACQUIRE);
+	assert_int_equal(clSetUserEventStatus(gate, CL_COMPLETE), CL_SUCCESS);
+	assert_int_equal(pthread_join(releaser, NULL), 0);
+	assert_int_equal(pthread_join(remover, NULL), 0);
+	assert_false(early);
+	assert_ok(release.ret);
+	assert_ok(removal.ret);
+	assert_int_equal(clReleaseEvent(gate), CL_SUCCESS);
+	assert_int_equal(clReleaseCommandQueue(release.queue), CL_SUCCESS);
+	assert_ok(binpool_free(release.pool, release.buffer));
+	assert_ok(binpool_destroy(release.pool));
+	side_close(&s);
+}
+
 /* What the device does not take is used without it, if that was asked for. */
 static void optional(void **state)
 {
@@ -413,10 +487,15 @@ static void optional(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(works_in_place),	 cmocka_unit_test(not_waited_for),
-		cmocka_unit_test(one_side_at_a_time),	 cmocka_unit_test(memory_used_again),
-		cmocka_unit_test(overlapping_is_let_go), cmocka_unit_test(freed_and_not_released),
-		cmocka_unit_test(one_context_at_a_time), cmocka_unit_test(optional),
+		cmocka_unit_test(works_in_place),
+		cmocka_unit_test(not_waited_for),
+		cmocka_unit_test(one_side_at_a_time),
+		cmocka_unit_test(memory_used_again),
+		cmocka_unit_test(overlapping_is_let_go),
+		cmocka_unit_test(freed_and_not_released),
+		cmocka_unit_test(one_context_at_a_time),
+		cmocka_unit_test(optional),
+		cmocka_unit_test(detach_waits_for_release),
 	};
 
 	return cmocka_run_group_tests_name("opencl_zerocopy", tests, find_device, NULL);

@@ -12,6 +12,7 @@
 #include "opencl.h"
 
 static pthread_mutex_t sides_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t sides_settled = PTHREAD_COND_INITIALIZER;
 static struct side *sides;
 
 void sides_lock(void)
@@ -22,6 +23,16 @@ void sides_lock(void)
 void sides_unlock(void)
 {
 	pthread_mutex_unlock(&sides_mutex);
+}
+
+void sides_wait(void)
+{
+	pthread_cond_wait(&sides_settled, &sides_mutex);
+}
+
+void sides_wake(void)
+{
+	pthread_cond_broadcast(&sides_settled);
 }
 
 struct side *side_zerocopy(const struct binpool *pool)

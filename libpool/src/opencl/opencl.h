@@ -43,6 +43,9 @@ struct side *side_zerocopy(const struct binpool *pool);
 /* The lock of all sides and parents. No call of OpenCL is made under it. */
 void sides_lock(void);
 void sides_unlock(void);
+/* Waits for sides_wake(), and may return without. Both locked. */
+void sides_wait(void);
+void sides_wake(void);
 
 /* zerocopy.c: a registrar's. */
 int zerocopy_attach(void *ctx, const struct binpool_extent *extent, void **cookie);

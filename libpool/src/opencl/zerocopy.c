@@ -5,7 +5,8 @@
  * memory is the same buffer's or one's like it. Owns parents and parts; the lock of all sides.
  *
  * A part is the host's, and mapped, or the device's; while it goes from one to the other it is
- * nobody's, and others are refused. So runtimes that would let both write are not asked to.
+ * nobody's, and others are refused. So runtimes that would let both write are not asked to. As
+ * long, whoever moves it uses it, its parent and side without the lock: they stay.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -122,7 +123,17 @@ int zerocopy_attach(void *ctx, const struct binpool_extent *extent, void **cooki
 	return 0;
 }
 
-/* Waits for all of the queue. */
+/* Whether a thread is at work on a part of it. Locked. */
+static bool is_moving(const struct parent *parent)
+{
+	const struct part *part = parent->parts;
+
+	while (part && part->place != MOVING)
+		part = part->next;
+	return part;
+}
+
+/* Waits for all of the queue, and for threads that are at work on a part. */
 void zerocopy_detach(void *ctx, const struct binpool_extent *extent, void *cookie)
 {
 	struct parent *parent = cookie, **at;
@@ -133,7 +144,10 @@ void zerocopy_detach(void *ctx, const struct binpool_extent *extent, void *cooki
 	sides_lock();
 	for (at = &s->parents; *at != parent; at = &(*at)->next)
 		;
+	/* Nobody finds it now, so no more begin. */
 	*at = parent->next;
+	while (is_moving(parent))
+		sides_wait();
 	sides_unlock();
 	while ((part = parent->parts)) {
 		parent->parts = part->next;
@@ -244,6 +258,7 @@ static void part_forget(struct parent *parent, struct part *part)
 	for (at = &parent->parts; *at != part; at = &(*at)->next)
 		;
 	*at = part->next;
+	sides_wake();
 	sides_unlock();
 	free(part);
 }
@@ -252,6 +267,7 @@ static void part_settle(struct part *part, enum place place)
 {
 	sides_lock();
 	part->place = place;
+	sides_wake();
 	sides_unlock();
 }
 
@@ -287,12 +303,12 @@ EXPORT int binpool_cl_mem(struct binpool *pool, void *ptr, cl_context context, c
 	if (!ret && !part) {
 		made->next = parent->parts;
 		parent->parts = made;
+	} else if (!ret) {
+		*mem = part->mem;
 	}
 	sides_unlock();
 	if (ret || part) {
 		free(made);
-		if (!ret)
-			*mem = part->mem;
 		return ret;
 	}
 	for (; gone; gone = next) {
