@@ -36,7 +36,9 @@ UNIT_LIBS_test_cuda_pin_fake := $(UNIT_LIBS_test_cuda_fake)
 UNIT_LINK_test_opencl := $(LIB)/libbinpool-opencl.a
 UNIT_LIBS_test_opencl := -lOpenCL
 UNIT_LINK_test_opencl_zerocopy := $(LIB)/libbinpool-opencl.a
-UNIT_LIBS_test_opencl_zerocopy := -lOpenCL
+# Whose waits fail on demand, and whose events it counts.
+UNIT_LIBS_test_opencl_zerocopy := -lOpenCL -Wl,--wrap=clFlush,--wrap=clWaitForEvents \
+	-Wl,--wrap=clEnqueueUnmapMemObject,--wrap=clReleaseEvent
 UNIT_LINK_test_opencl_queue := $(LIB)/libbinpool-opencl.a
 UNIT_LIBS_test_opencl_queue := -lOpenCL
 UNIT_LINK_test_opencl_device := $(LIB)/libbinpool-opencl.a

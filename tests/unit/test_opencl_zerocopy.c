@@ -21,6 +21,51 @@ struct side {
 	cl_uint references; /* to the context, when it was new */
 };
 
+/* What the library's waits return, once done, if it is not CL_SUCCESS. */
+static cl_int fault;
+
+cl_int __real_clFlush(cl_command_queue queue);
+cl_int __wrap_clFlush(cl_command_queue queue);
+cl_int __wrap_clFlush(cl_command_queue queue)
+{
+	cl_int err = __real_clFlush(queue);
+
+	return fault ? fault : err;
+}
+
+cl_int __real_clWaitForEvents(cl_uint n, const cl_event *events);
+cl_int __wrap_clWaitForEvents(cl_uint n, const cl_event *events);
+cl_int __wrap_clWaitForEvents(cl_uint n, const cl_event *events)
+{
+	cl_int err = __real_clWaitForEvents(n, events);
+
+	return fault ? fault : err;
+}
+
+/* Of unmappings that nobody released. */
+static int events;
+
+cl_int __real_clEnqueueUnmapMemObject(cl_command_queue queue, cl_mem mem, void *at, cl_uint n,
+				      const cl_event *after, cl_event *done);
+cl_int __wrap_clEnqueueUnmapMemObject(cl_command_queue queue, cl_mem mem, void *at, cl_uint n,
+				      const cl_event *after, cl_event *done);
+cl_int __wrap_clEnqueueUnmapMemObject(cl_command_queue queue, cl_mem mem, void *at, cl_uint n,
+				      const cl_event *after, cl_event *done)
+{
+	cl_int err = __real_clEnqueueUnmapMemObject(queue, mem, at, n, after, done);
+
+	events += !err && done;
+	return err;
+}
+
+cl_int __real_clReleaseEvent(cl_event event);
+cl_int __wrap_clReleaseEvent(cl_event event);
+cl_int __wrap_clReleaseEvent(cl_event event)
+{
+	events--;
+	return __real_clReleaseEvent(event);
+}
+
 static int find_device(void **state)
 {
 	(void)state;
@@ -367,6 +412,39 @@ static void one_context_at_a_time(void **state)
 	side_close(&b);
 }
 
+/* Of a buffer that could not be given to the device no event is left. */
+static void fails_and_keeps_nothing(void **state)
+{
+	cl_event done, *const asked[] = {NULL, &done};
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct side s = {0};
+		struct binpool *pool;
+		uint64_t id;
+		cl_mem mem;
+		char *p;
+		int ret;
+
+		side_open(&s);
+		pool = attached(&s, &id);
+		p = page_buffer(pool, BYTES);
+		assert_ok(binpool_cl_mem(pool, p, s.context, &mem));
+		done = NULL;
+		events = 0;
+		fault = CL_OUT_OF_RESOURCES;
+		ret = binpool_cl_acquire(pool, p, s.queue, asked[i]);
+		fault = CL_SUCCESS;
+		assert_true(ret < 0);
+		assert_null(done);
+		assert_int_equal(events, 0);
+		assert_error_names(asked[i] ? "clFlush" : "clWaitForEvents");
+		assert_ok(binpool_free(pool, p));
+		assert_ok(binpool_destroy(pool));
+		side_close(&s);
+	}
+}
+
 struct crossing {
 	struct binpool *pool;
 	cl_command_queue queue;
@@ -496,6 +574,7 @@ int main(void)
 		cmocka_unit_test(one_context_at_a_time),
 		cmocka_unit_test(optional),
 		cmocka_unit_test(detach_waits_for_release),
+		cmocka_unit_test(fails_and_keeps_nothing),
 	};
 
 	return cmocka_run_group_tests_name("opencl_zerocopy", tests, find_device, NULL);

@@ -56,17 +56,14 @@ static int unmap(cl_command_queue queue, const struct part *part, cl_event *done
 	cl_event own;
 	cl_int err = clEnqueueUnmapMemObject(queue, part->mem, part->ptr, 0, NULL, &own);
 
-	if (!err && done)
-		err = clFlush(queue);
-	else if (!err)
-		err = clWaitForEvents(1, &own);
 	if (err)
 		return cl_explain("clEnqueueUnmapMemObject", part->bytes, err);
-	if (done)
+	err = done ? clFlush(queue) : clWaitForEvents(1, &own);
+	if (!err && done)
 		*done = own;
 	else
 		clReleaseEvent(own);
-	return 0;
+	return err ? cl_explain(done ? "clFlush" : "clWaitForEvents", part->bytes, err) : 0;
 }
 
 /* Nobody can find it any more. */
