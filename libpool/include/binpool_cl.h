@@ -63,6 +63,8 @@ int binpool_cl_mem(struct binpool *pool, void *ptr, cl_context context, cl_mem *
  * The device gets the buffer: after this what the host has written is there, for commands in
  * @queue and in others of the context. With @done it is not waited for, and *done, the caller's,
  * is what commands in other queues have to wait for. Who frees a buffer has released it.
+ * Both are for in-order queues. In one that is out of order the caller waits for *done before
+ * what uses the buffer, and has waited for the device's commands before binpool_cl_release.
  * Errors: -EBUSY the device has it; -ENOENT nobody called binpool_cl_mem for it; else as there.
  */
 int binpool_cl_acquire(struct binpool *pool, void *ptr, cl_command_queue queue, cl_event *done);
