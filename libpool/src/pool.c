@@ -323,12 +323,16 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 		err = binpool_free_held(pool);
 		if (err)
 			return err;
+		/* The pool's own thread may be trying those again, which have attachments. */
+		turn_take(pool);
 		pool_lock(pool);
 		stuck = pool->stats.stuck_bytes;
 		registered = 0;
 		for (const struct extent *e = pool->stuck; e; e = e->next)
 			registered += e->attachments ? e->bytes : 0;
 		pool_unlock(pool);
+		turn_give(pool);
+		extents_settle(pool);
 		if (registered)
 			return explain(-EBUSY,
 				       "pool %s: registrars do not let go of %llu bytes of its "
