@@ -263,6 +263,9 @@ char *arena_alloc(struct cache *c, uint32_t bin, uint64_t capacity, uint64_t ali
 	if (!b || b->head || kept_out(c))
 		goto out;
 	if (__atomic_load_n(&b->parcels_n, __ATOMIC_RELAXED)) {
+		/* Who was idle is not any more when he has locked the pool. */
+		if (c->idle)
+			goto out;
 		cache_missed(c, bin);
 		if (cache_take_parcel(c, bin, capacity)) {
 			ptr = magazine_pop(c, place_of(pool, bin), bytes);

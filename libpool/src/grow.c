@@ -56,6 +56,12 @@ static struct extent *extent_to_extend(const struct binpool *pool, const struct 
 	return best;
 }
 
+/* What max_bytes leaves. Locked. */
+static uint64_t limit_left(const struct binpool *pool)
+{
+	return pool->max_bytes - pool->stats.reserved_bytes - pool->pending;
+}
+
 /*
  * How much to get for a request: the pool grows by an eighth, so that few
  * extents serve a large pool and a small one wastes little; in place, where more costs
@@ -67,7 +73,7 @@ static uint64_t growth(const struct binpool *pool, const struct request *req, ui
 		       struct extent **extend)
 {
 	uint64_t reserved = pool->stats.reserved_bytes;
-	uint64_t left = pool->max_bytes - reserved - pool->pending;
+	uint64_t left = limit_left(pool);
 	uint64_t most = EXTENT_BYTES_MAX;
 	uint64_t want;
 
@@ -163,7 +169,7 @@ static int explain_limit(const struct binpool *pool, const struct request *req)
 /* Whether giving the empty extents back lets the pool grow by @least. Locked. */
 static bool empty_ones_help(const struct binpool *pool, uint64_t least)
 {
-	uint64_t left = pool->max_bytes - pool->stats.reserved_bytes - pool->pending;
+	uint64_t left = limit_left(pool);
 
 	for (struct extent *e = empty_after(pool, NULL); e; e = empty_after(pool, e))
 		left += e->bytes;
@@ -277,6 +283,9 @@ static int obtain(struct binpool *pool, const struct request *req, struct run **
 				break;
 			/* Less may be had, or be what a registrar's device takes. */
 			if (want > least && (shortage || err == -EFBIG)) {
+				/* What could not be undone is kept, and counts. */
+				if (least > limit_left(pool))
+					return err;
 				want = least;
 				/* What was tried may have cost the extent its addresses. */
 				lost = extend && want > extend->room - extend->bytes;
@@ -346,7 +355,7 @@ static bool was_starved(struct binpool *pool)
  */
 int request_miss(struct binpool *pool, const struct request *req, struct run **out, bool *reused)
 {
-	uint64_t left = pool->max_bytes - pool->stats.reserved_bytes - pool->pending;
+	uint64_t left = limit_left(pool);
 	uint64_t ask = req->run_bytes <= left ? FENCES_PER_CALL : UINT64_MAX;
 	int err;
 

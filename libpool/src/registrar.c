@@ -161,13 +161,16 @@ static int detach(struct binpool *pool, struct extent *e, struct attachment **at
 	struct binpool_extent extent = describe(e);
 	struct attachment *a = *at;
 	const struct binpool_registrar_ops *ops = &a->registrar->ops;
-	char amount[HUMAN_LEN];
+	char amount[HUMAN_LEN], before[1024];
 	struct callback c;
 	uint64_t start, ns;
 	int err = 0;
 
 	/* From now on nobody may rely on it. */
 	attachment_break(pool, a);
+	/* What was said before is not its cause; if it lets go, that is the last error still. */
+	snprintf(before, sizeof(before), "%s", binpool_last_error());
+	binpool_set_last_error("");
 	callback_enter(&c, pool);
 	start = now_ns();
 	if (ops->try_detach)
@@ -187,6 +190,7 @@ static int detach(struct binpool *pool, struct extent *e, struct attachment **at
 			       (void *)e->base,
 			       *binpool_last_error() ? binpool_last_error() : strerror(-err));
 	}
+	binpool_set_last_error(before);
 	*at = a->next;
 	attachment_delete(a);
 	return 0;

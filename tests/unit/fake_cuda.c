@@ -48,6 +48,8 @@ static struct CUctx_st *below;
 EXPORT int cuCtxPushCurrent_v2(struct CUctx_st *ctx)
 {
 	check(ctx && ctx->id && !below);
+	if (fake.push_error)
+		return fake.push_error;
 	below = fake.current;
 	fake.current = ctx;
 	return 0;

@@ -251,6 +251,37 @@ static int driver_later(void)
 	return setrlimit(RLIMIT_NOFILE, &limit) || binpool_cuda_fence(&event, &f) ? 4 : 0;
 }
 
+/*
+ * A context that cannot be entered is not gone, nor are its registrations: the memory is kept
+ * and known, and goes when it can be.
+ */
+static void context_not_entered(void **state)
+{
+	struct CUctx_st ctx = {.id = 17};
+	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool_stats st;
+	uint64_t id;
+	void *p;
+
+	(void)state;
+	cuda->current = &ctx;
+	assert_ok(binpool_cuda_attach(pool, 0, &id));
+	p = binpool_alloc(pool, MIB);
+	st = stats_of(pool);
+	cuda->push_error = 719;
+	/* It is not lost either. */
+	assert_ok(binpool_wait_registered(pool, p, 0));
+	assert_ok(binpool_free(pool, p));
+	binpool_free_held(pool);
+	assert_int_equal(stats_of(pool).stuck_bytes, st.reserved_bytes);
+	cuda->push_error = 0;
+	assert_ok(binpool_free_held(pool));
+	assert_int_equal(stats_of(pool).stuck_bytes, 0);
+	assert_int_equal(stats_of(pool).reserved_bytes, 0);
+	end(pool);
+	cuda->current = NULL;
+}
+
 static void no_descriptor_at_first(void **state)
 {
 	char said[4096];
@@ -267,7 +298,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(events_are_pooled),	  cmocka_unit_test(captured),
 		cmocka_unit_test(context_goes),		  cmocka_unit_test(errors),
 		cmocka_unit_test(callers_events),	  cmocka_unit_test(device_memory),
-		cmocka_unit_test(no_descriptor_at_first),
+		cmocka_unit_test(no_descriptor_at_first), cmocka_unit_test(context_not_entered),
 	};
 
 	if (argc > 1 && !strcmp(argv[1], "driver_later"))

@@ -357,11 +357,71 @@ static void forked(void **state)
 
 #define TEST(name) cmocka_unit_test_setup(name, setup)
 
+/* Takes 2 MiB at most; of more it keeps a part, and says nothing. */
+static int mute_attach(void *ctx, const struct binpool_extent *extent, void **cookie)
+{
+	(void)ctx;
+	*cookie = extent->ptr;
+	return extent->bytes > 2 * MIB ? -EFBIG : 0;
+}
+
+static int mute_try_detach(void *ctx, const struct binpool_extent *extent, void *cookie)
+{
+	const bool *keeps = ctx;
+
+	(void)cookie;
+	return *keeps && extent->bytes > 2 * MIB ? -EBUSY : 0;
+}
+
+/* What is kept counts against max_bytes, also where less would do; and no old error is its cause.
+ */
+static void kept_within_the_limit(void **state)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	bool keeps = true;
+	const struct binpool_registrar_ops ops = {
+		.size = sizeof(ops),
+		.name = "mute",
+		.ctx = &keeps,
+		.attach = mute_attach,
+		.try_detach = mute_try_detach,
+	};
+	struct binpool *pool;
+	uint64_t id;
+	void *p;
+
+	(void)state;
+	o.provider = BINPOOL_PROVIDER_THP;
+	o.max_bytes = 4 * MIB;
+	assert_ok(binpool_create(&pool, &o));
+	assert_ok(binpool_add_registrar(pool, &ops, &id));
+	assert_null(binpool_alloc(pool, 16 * MIB));
+	assert_error_names("never fits");
+	for (int i = 0; i < 4; i++) {
+		assert_null(binpool_alloc(pool, MIB));
+		assert_int_equal(stats_of(pool).reserved_bytes, 4 * MIB);
+		assert_null(strstr(binpool_last_error(), "never fits"));
+	}
+	check_pool(pool);
+	keeps = false;
+	assert_ok(binpool_free_held(pool));
+	assert_int_equal(stats_of(pool).reserved_bytes, 0);
+	p = binpool_alloc(pool, MIB);
+	assert_non_null(p);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_destroy(pool));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(kept),	  TEST(half_attached),	   TEST(not_removed),
-		TEST(half_added), TEST(used_all_the_same), TEST(forked),
+		TEST(kept),
+		TEST(half_attached),
+		TEST(not_removed),
+		TEST(half_added),
+		TEST(used_all_the_same),
+		TEST(forked),
+		TEST(kept_within_the_limit),
 	};
 
 	return cmocka_run_group_tests_name("undo", tests, NULL, NULL);

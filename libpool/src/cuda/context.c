@@ -14,6 +14,12 @@ bool owner_alive(const struct cuda *cu, const struct owner *o)
 	return o->ctx && (!cu->CtxGetId || (!cu->CtxGetId(o->ctx, &id) && id == o->id));
 }
 
+bool context_gone(CUresult err)
+{
+	return err == CUDA_ERROR_NOT_INITIALIZED || err == CUDA_ERROR_DEINITIALIZED ||
+	       err == CUDA_ERROR_INVALID_CONTEXT || err == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 int owner_current(const struct cuda *cu, struct owner *o)
 {
 	CUresult err = cu->CtxGetCurrent(&o->ctx);

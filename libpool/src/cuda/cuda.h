@@ -103,6 +103,8 @@ struct owner {
 
 /* Whether the context is there still. */
 bool owner_alive(const struct cuda *cu, const struct owner *o);
+/* Whether the answer to entering a context says that it is gone, with all that was in it. */
+bool context_gone(CUresult err);
 /* The calling thread's. -ENODEV: it has none. */
 int owner_current(const struct cuda *cu, struct owner *o);
 

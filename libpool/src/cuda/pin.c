@@ -309,18 +309,21 @@ static int check(void *ctx, const struct binpool_extent *extent, void *cookie)
 	struct pinning *p = ctx;
 	const struct pinned *e = cookie;
 	struct owner o;
+	CUresult entered;
 	CUcontext ours;
-	bool lost;
+	bool lost = false;
 	int mode;
 
 	if (cuda_gone())
 		return 0;
 	mode = cuda_enter(p->cu);
-	lost = !owner_alive(p->cu, &e->owner) || p->cu->CtxPushCurrent(e->owner.ctx);
-	if (!lost) {
+	entered = owner_alive(p->cu, &e->owner) ? p->cu->CtxPushCurrent(e->owner.ctx)
+						: CUDA_ERROR_INVALID_CONTEXT;
+	if (!entered) {
 		lost = !is_pinned(p->cu, extent->ptr);
 		p->cu->CtxPopCurrent(&ours);
-	} else {
+	} else if (context_gone(entered)) {
+		lost = true;
 		owner_choose(p, &o);
 	}
 	cuda_leave(p->cu, mode);
@@ -342,6 +345,7 @@ static int try_detach(void *ctx, const struct binpool_extent *extent, void *cook
 {
 	struct pinning *p = ctx;
 	struct pinned *e = cookie, **at;
+	CUresult entered;
 	CUcontext ours;
 	int mode, err = 0;
 
@@ -356,9 +360,13 @@ static int try_detach(void *ctx, const struct binpool_extent *extent, void *cook
 	pthread_mutex_unlock(&pinnings_lock);
 	if (e->done && !cuda_gone()) {
 		mode = cuda_enter(p->cu);
-		if (owner_alive(p->cu, &e->owner) && !p->cu->CtxPushCurrent(e->owner.ctx)) {
+		entered = owner_alive(p->cu, &e->owner) ? p->cu->CtxPushCurrent(e->owner.ctx)
+							: CUDA_ERROR_INVALID_CONTEXT;
+		if (!entered) {
 			err = unregister_pieces(p->cu, e);
 			p->cu->CtxPopCurrent(&ours);
+		} else if (!context_gone(entered)) {
+			err = cuda_explain(p->cu, "cuCtxPushCurrent", entered);
 		}
 		cuda_leave(p->cu, mode);
 	}
