@@ -52,6 +52,18 @@ class InFlight(Told):
         assert (host.poll(), pool.poll()) == (2, 1)
         stream.finished = 1
         assert (host.poll(), host.active_blocks, pool.poll(), pool.active_blocks) == (0, 0, 0, 0)
+        # Who is interrupted has freed nothing.
+        def interrupted(buffer):
+            if interrupts:
+                raise interrupts.pop()
+        interrupts = [KeyboardInterrupt()]
+        try:
+            rest(host(1000), interrupted)
+        except KeyboardInterrupt:
+            pass
+        assert (interrupts, host.active_blocks) == ([], 1)
+        again()
+        assert host.active_blocks == 0
         # Nothing is raised where something ends, and nothing is lost.
         def fails(buffer):
             if failures:

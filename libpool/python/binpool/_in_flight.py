@@ -16,8 +16,9 @@ def rest(buffer, give, ending=sys.is_finalizing):
 
     give drops the buffer, or frees it on a stream; what that refuses for now, as a graph is being
     captured, is kept until this or again() is called next. OSError (ENODEV) from it: there is no
-    context, so nothing is at work. Raises nothing: it is called where something ends. When all does
-    nobody asks for memory any more, and a driver is told of its end, which waits for the device.
+    context, so nothing is at work. Raises nothing but an interrupt: it is called where something
+    ends. When all does nobody asks for memory any more, and a driver is told of its end, which
+    waits for the device.
     """
     if ending():
         return
@@ -37,9 +38,12 @@ def again():
         except ValueError:
             # He who used it has released it himself, or its stream is gone.
             pass
-        except Exception as e:
+        except BaseException as e:
             if getattr(e, "errno", None) != errno.ENODEV:
                 _later.append((buffer, give))
+            # An interrupt is the caller's, but the memory is no less in flight.
+            if not isinstance(e, Exception):
+                raise
 
 
 def registered(buffer):

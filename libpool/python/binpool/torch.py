@@ -83,8 +83,8 @@ def empty(pool, size, dtype=None):
 
     size: an int or several; dtype: PyTorch's default if None. Contents: anything. Pinned if the pool
     is attached to CUDA. When its last tensor goes, the memory rests until the stream that is
-    current then, on that device, has done what it has by then; for others see
-    record_stream(). A graph's tensors are kept as long as the graph is used. MemoryError; OSError
+    current then, of the current device, has done what it has by then; for others, and copies to
+    other devices, see record_stream(). A graph's tensors are kept as long as the graph is used. MemoryError; OSError
     in a forked child.
     """
     if not isinstance(pool, MemoryPool):
