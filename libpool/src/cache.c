@@ -5,7 +5,6 @@
  * their caches and the numbers of pools. The fast path is in cache.h.
  */
 #include <linux/membarrier.h>
-#include <sys/single_threaded.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,12 @@
 #include <unistd.h>
 
 #include "cache.h"
+
+#if __has_include(<sys/single_threaded.h>)
+#include <sys/single_threaded.h>
+#else /* before glibc 2.32: nobody knows */
+#define __libc_single_threaded false
+#endif
 
 /* Buffers above this are never cached: an extent of their own serves them. */
 #define CACHED_BYTES_MAX EXTENT_BYTES_MAX
