@@ -25,7 +25,8 @@ struct binpool_uring;
  * reads into the same memory are then the way; binpool_uring_reason() says why.
  * The pool's next ring with as many slots shares the pages that this one has registered, which
  * are charged to RLIMIT_MEMLOCK once, where the kernel can (Linux 6.12).
- * Errors: -EBUSY the ring has a table already; -ENOMEM.
+ * Errors: -EBUSY the ring has a table already; -EEXIST the ring, which has
+ * IORING_SETUP_SINGLE_ISSUER, is another thread's; -ENOMEM.
  */
 int binpool_uring_attach(struct binpool *pool, struct io_uring *ring, uint32_t slots,
 			 struct binpool_uring **out);
@@ -47,7 +48,10 @@ int binpool_uring_find(struct binpool_uring *u, const void *ptr, size_t len);
 /* Why memory is not registered; "" if it is. Never NULL. */
 const char *binpool_uring_reason(const struct binpool_uring *u);
 
-/* Unregisters the table and ends @u. The ring stays the caller's. */
+/*
+ * Unregisters the table and ends @u. The ring stays the caller's. Errors: -EEXIST the ring, which
+ * has IORING_SETUP_SINGLE_ISSUER, is another thread's; nothing is changed then.
+ */
 int binpool_uring_detach(struct binpool_uring *u);
 
 #ifdef __cplusplus

@@ -430,11 +430,14 @@ static void clones_no_ghosts(void **state)
 
 static void *grow_and_sync(void *arg)
 {
+	struct binpool_uring *none;
 	void **args = arg;
 
 	args[2] = binpool_alloc(args[0], 4 * MIB);
-	/* It is not this thread's ring. */
+	/* It is not this thread's ring, nor is the other. */
 	args[3] = (void *)(intptr_t)binpool_uring_sync(args[1]);
+	args[5] = (void *)(intptr_t)binpool_uring_attach(args[0], args[4], 4, &none);
+	args[6] = (void *)(intptr_t)binpool_uring_detach(args[1]);
 	return NULL;
 }
 
@@ -444,25 +447,31 @@ static void single_issuer(void **state)
 	struct io_uring_params params = {.flags = IORING_SETUP_SINGLE_ISSUER};
 	struct binpool *pool = thp_pool(64 * MIB);
 	struct binpool_uring *u;
-	struct io_uring ring;
-	void *args[4] = {pool};
+	struct io_uring ring, other;
+	void *args[7] = {pool};
 	pthread_t thread;
 	char *p;
 
 	(void)state;
 	assert_int_equal(io_uring_queue_init_params(8, &ring, &params), 0);
+	assert_int_equal(io_uring_queue_init(8, &other, IORING_SETUP_SINGLE_ISSUER), 0);
 	assert_ok(binpool_uring_attach(pool, &ring, 4, &u));
 	args[1] = u;
+	args[4] = &other;
 	assert_int_equal(pthread_create(&thread, NULL, grow_and_sync, args), 0);
 	pthread_join(thread, NULL);
 	p = args[2];
 	assert_non_null(p);
 	assert_int_equal((intptr_t)args[3], -EEXIST);
+	assert_int_equal((intptr_t)args[5], -EEXIST);
+	assert_int_equal((intptr_t)args[6], -EEXIST);
+	assert_int_equal(stats_of(pool).registrations, 1);
 	assert_int_equal(binpool_uring_find(u, p, MIB), -1);
 	assert_int_equal(binpool_uring_sync(u), 1);
 	assert_true(read_and_check(&ring, u, p, MIB, MIB));
 	assert_ok(binpool_free(pool, p));
 	assert_ok(binpool_uring_detach(u));
+	io_uring_queue_exit(&other);
 	io_uring_queue_exit(&ring);
 	assert_ok(binpool_destroy(pool));
 }

@@ -289,6 +289,12 @@ static bool is_our_thread(const struct binpool_uring *u)
 	       errno != EEXIST;
 }
 
+static int not_our_thread(void)
+{
+	return uring_explain(-EEXIST, "io_uring: this ring, with IORING_SETUP_SINGLE_ISSUER, is "
+				      "another thread's");
+}
+
 static int sync_locked(struct binpool_uring *u)
 {
 	struct entry *e;
@@ -315,9 +321,7 @@ EXPORT int binpool_uring_sync(struct binpool_uring *u)
 	if (!u)
 		return uring_explain(-EINVAL, "binpool_uring_sync: u is NULL");
 	if (!is_our_thread(u))
-		return uring_explain(-EEXIST,
-				     "io_uring: this ring, with IORING_SETUP_SINGLE_ISSUER, "
-				     "is another thread's");
+		return not_our_thread();
 	pthread_mutex_lock(&u->table_lock);
 	used = sync_locked(u);
 	pthread_mutex_unlock(&u->table_lock);
@@ -435,6 +439,8 @@ static int make_table(struct binpool_uring *u)
 
 	if (err == -EBUSY)
 		return uring_explain(err, "io_uring: the ring has registered buffers already");
+	if (err == -EEXIST)
+		return not_our_thread();
 	if (err == -ENOMEM)
 		return uring_explain(err, "io_uring: no memory for the table of buffers");
 	u->has_table = !err;
@@ -540,6 +546,8 @@ EXPORT int binpool_uring_detach(struct binpool_uring *u)
 
 	if (!u)
 		return uring_explain(-EINVAL, "binpool_uring_detach: u is NULL");
+	if (!is_our_thread(u))
+		return not_our_thread();
 	pthread_mutex_lock(&u->lock);
 	pool = u->pool;
 	pthread_mutex_unlock(&u->lock);
