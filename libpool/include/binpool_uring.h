@@ -51,6 +51,7 @@ const char *binpool_uring_reason(const struct binpool_uring *u);
 /*
  * Unregisters the table and ends @u. The ring stays the caller's. Errors: -EEXIST the ring, which
  * has IORING_SETUP_SINGLE_ISSUER, is another thread's; nothing is changed then.
+ * In a child of fork it frees the child's copy of @u only: the table is the parent's.
  */
 int binpool_uring_detach(struct binpool_uring *u);
 

@@ -8,7 +8,7 @@ UNIT_BIN := $(BUILD)/tests/unit
 UNIT_ALL := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 # Tests of a part that is left out here are left out with it.
 UNIT_TESTS := $(filter-out $(if $(filter binpool-opencl,$(LIBPOOL_PARTS)),,test_opencl%) \
-	$(if $(filter binpool-uring,$(LIBPOOL_PARTS)),,test_uring),$(UNIT_ALL))
+	$(if $(filter binpool-uring,$(LIBPOOL_PARTS)),,test_uring%),$(UNIT_ALL))
 
 UNIT_CFLAGS = $(USER_CFLAGS) -Ilibpool/src -pthread
 # Whose realloc it lets fail.
@@ -47,6 +47,8 @@ UNIT_LIBS_test_opencl_device := -lOpenCL -Wl,--wrap=clReleaseMemObject,--wrap=cl
 UNIT_LINK_test_cuda_device := $(LIB)/libbinpool-cuda.a
 UNIT_LINK_test_uring := $(LIB)/libbinpool-uring.a
 UNIT_LIBS_test_uring := -luring
+UNIT_LINK_test_uring_fork := $(LIB)/libbinpool-uring.a
+UNIT_LIBS_test_uring_fork := -luring
 
 # They open the shared libraries; the CUDA driver is one without a device.
 $(UNIT_BIN)/test_cuda_exit: | $(LIB)/libbinpool-cuda.so $(SOFT_CUDA)

@@ -56,6 +56,7 @@ struct binpool_uring {
 	const struct binpool *origin; /* the pool, for comparison only */
 	struct binpool *pool;	      /* NULL: it is gone; u->lock */
 	uint64_t registrar;
+	pid_t process; /* that attached it; the ring's table is that one's */
 	struct io_uring *ring;
 	bool has_table;
 	uint32_t slots, used;
@@ -463,14 +464,21 @@ static void withdraw(struct binpool_uring *u)
 	struct binpool_uring **at;
 
 	pthread_mutex_lock(&tables_lock);
-	for (at = &tables; *at != u; at = &(*at)->next)
+	for (at = &tables; *at && *at != u; at = &(*at)->next)
 		;
-	*at = u->next;
+	if (*at)
+		*at = u->next;
 	pthread_mutex_unlock(&tables_lock);
 }
 
 static void table_delete(struct binpool_uring *u)
 {
+	struct entry *e;
+
+	while ((e = u->entries)) {
+		u->entries = e->next;
+		free(e);
+	}
 	pthread_mutex_destroy(&u->table_lock);
 	pthread_mutex_destroy(&u->lock);
 	free(u->taken);
@@ -514,6 +522,7 @@ EXPORT int binpool_uring_attach(struct binpool *pool, struct io_uring *ring, uin
 	}
 	u->pool = pool;
 	u->origin = pool;
+	u->process = getpid();
 	u->ring = ring;
 	u->slots = slots;
 	pthread_mutex_init(&u->lock, NULL);
@@ -546,6 +555,12 @@ EXPORT int binpool_uring_detach(struct binpool_uring *u)
 
 	if (!u)
 		return uring_explain(-EINVAL, "binpool_uring_detach: u is NULL");
+	if (u->process != getpid()) {
+		/* A child's copy. Its pool may be gone: a child's tells nobody. */
+		withdraw(u);
+		table_delete(u);
+		return 0;
+	}
 	if (!is_our_thread(u))
 		return not_our_thread();
 	pthread_mutex_lock(&u->lock);
