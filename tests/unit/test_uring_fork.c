@@ -4,7 +4,9 @@
  */
 #include "unit.h"
 
+#include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -83,10 +85,108 @@ static void child_ends(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+/* A ring of the child's own; the limit is below what one extent needs. */
+static int attaches_as_nobody(struct binpool *inherited, struct binpool_uring *u)
+{
+	struct rlimit limit = {3 * MIB, 3 * MIB};
+	struct binpool *pool = thp_pool(64 * MIB);
+	struct io_uring ring;
+
+	(void)inherited;
+	if (setrlimit(RLIMIT_MEMLOCK, &limit) || (!getuid() && setuid(65534)))
+		return 1;
+	if (io_uring_queue_init(8, &ring, 0) || !binpool_alloc(pool, 4 * MIB) ||
+	    binpool_uring_attach(pool, &ring, 4, &u))
+		return 2;
+	return strstr(binpool_uring_reason(u), "this process have 0") ? 0 : 3;
+}
+
+/* What the parent's rings have is not the child's. */
+static void nothing_charged(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool_uring *u;
+	struct io_uring ring;
+	char *p = binpool_alloc(pool, 4 * MIB);
+
+	(void)state;
+	assert_non_null(p);
+	assert_int_equal(io_uring_queue_init(8, &ring, 0), 0);
+	assert_ok(binpool_uring_attach(pool, &ring, 4, &u));
+	assert_true(binpool_uring_find(u, p, 4096) >= 0);
+	in_child(attaches_as_nobody, pool, u);
+	assert_ok(binpool_free(pool, p));
+	assert_ok(binpool_uring_detach(u));
+	io_uring_queue_exit(&ring);
+	assert_ok(binpool_destroy(pool));
+}
+
+struct busy {
+	struct binpool *pool;
+	struct io_uring ring;
+	atomic_bool stop;
+	int err;
+};
+
+static void *attach_and_detach(void *arg)
+{
+	struct binpool_uring *u;
+	struct busy *b = arg;
+
+	while (!b->stop && !b->err) {
+		b->err = binpool_uring_attach(b->pool, &b->ring, 4, &u);
+		if (!b->err)
+			b->err = binpool_uring_detach(u);
+	}
+	return NULL;
+}
+
+static int attaches(struct binpool *inherited, struct binpool_uring *u)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	struct io_uring ring;
+
+	(void)inherited;
+	/* Only a child that hangs takes so long. */
+	alarm(20);
+	if (io_uring_queue_init(8, &ring, 0))
+		return 1;
+	return binpool_uring_attach(pool, &ring, 4, &u) ? 2 : 0;
+}
+
+/* A fork while another thread makes its ring's table like the first one's. */
+static void busy_parent(void **state)
+{
+	struct busy b = {.pool = thp_pool(64 * MIB)};
+	void *p = binpool_alloc(b.pool, 4 * MIB);
+	struct binpool_uring *u;
+	struct io_uring ring;
+	pthread_t thread;
+
+	(void)state;
+	assert_non_null(p);
+	assert_int_equal(io_uring_queue_init(8, &ring, 0), 0);
+	assert_int_equal(io_uring_queue_init(8, &b.ring, 0), 0);
+	assert_ok(binpool_uring_attach(b.pool, &ring, 4, &u));
+	assert_int_equal(pthread_create(&thread, NULL, attach_and_detach, &b), 0);
+	for (int i = 0; i < 100; i++)
+		in_child(attaches, b.pool, u);
+	b.stop = true;
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_ok(b.err);
+	assert_ok(binpool_uring_detach(u));
+	io_uring_queue_exit(&b.ring);
+	io_uring_queue_exit(&ring);
+	assert_ok(binpool_free(b.pool, p));
+	assert_ok(binpool_destroy(b.pool));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(child_ends),
+		cmocka_unit_test(nothing_charged),
+		cmocka_unit_test(busy_parent),
 	};
 
 	return cmocka_run_group_tests_name("uring_fork", tests, NULL, NULL);

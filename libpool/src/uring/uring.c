@@ -25,14 +25,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <linux/capability.h>
-
 #include <binpool_uring.h>
+
+#include "memlock.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -68,9 +67,6 @@ struct binpool_uring {
 	pthread_mutex_t lock;
 	struct entry *entries;
 };
-
-/* What all rings of this process registered: what RLIMIT_MEMLOCK is charged. */
-static uint64_t registered_bytes;
 
 static pthread_mutex_t tables_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct binpool_uring *tables;
@@ -142,7 +138,7 @@ static int set_slot(struct binpool_uring *u, uint32_t slot, void *ptr, uint64_t 
 static void uncharge(const struct entry *e, uint64_t i)
 {
 	if (!e->cloned)
-		__atomic_sub_fetch(&registered_bytes, piece_bytes(e, i), __ATOMIC_RELAXED);
+		uring_uncharge(piece_bytes(e, i));
 }
 
 static void clear_slots(struct binpool_uring *u, struct entry *e)
@@ -158,34 +154,6 @@ static void clear_slots(struct binpool_uring *u, struct entry *e)
 		u->used--;
 		e->slot[i] = -1;
 	}
-}
-
-static bool may_exceed_memlock(void)
-{
-	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
-
-	return !syscall(SYS_capget, &head, data) &&
-	       data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK);
-}
-
-/* Whether RLIMIT_MEMLOCK leaves what the extent needs; if not, the reason says so. */
-static bool memlock_allows(struct binpool_uring *u, uint64_t bytes)
-{
-	uint64_t others = __atomic_load_n(&registered_bytes, __ATOMIC_RELAXED);
-	struct rlimit limit;
-
-	if (may_exceed_memlock() || getrlimit(RLIMIT_MEMLOCK, &limit) ||
-	    limit.rlim_cur == RLIM_INFINITY ||
-	    (others <= limit.rlim_cur && bytes <= limit.rlim_cur - others))
-		return true;
-	snprintf(
-		u->reason, sizeof(u->reason),
-		"RLIMIT_MEMLOCK is %llu bytes; registering an extent needs %llu more, and rings of "
-		"this process have %llu: raise it (ulimit -l) or run with CAP_IPC_LOCK",
-		(unsigned long long)limit.rlim_cur, (unsigned long long)bytes,
-		(unsigned long long)others);
-	return false;
 }
 
 static void explain_refusal(struct binpool_uring *u, const struct entry *e, int err)
@@ -223,7 +191,7 @@ static void register_entry(struct binpool_uring *u, struct entry *e)
 {
 	int err;
 
-	if (!memlock_allows(u, e->bytes)) {
+	if (!uring_memlock_allows(e->bytes, u->reason, sizeof(u->reason))) {
 		e->tried = true;
 		return;
 	}
@@ -248,7 +216,7 @@ static void register_entry(struct binpool_uring *u, struct entry *e)
 		u->taken[slot] = true;
 		u->used++;
 		e->slot[i] = slot;
-		__atomic_add_fetch(&registered_bytes, piece_bytes(e, i), __ATOMIC_RELAXED);
+		uring_charge(piece_bytes(e, i));
 	}
 	e->tried = true;
 }
@@ -451,6 +419,38 @@ static int make_table(struct binpool_uring *u)
 	return 0;
 }
 
+static void before_fork(void)
+{
+	pthread_mutex_lock(&tables_lock);
+}
+
+static void in_parent(void)
+{
+	pthread_mutex_unlock(&tables_lock);
+}
+
+/* The rings of before, and what they are charged, are the parent's. */
+static void in_child(void)
+{
+	tables = NULL;
+	uring_charge_nothing();
+	pthread_mutex_unlock(&tables_lock);
+}
+
+/* 0 or -ENOMEM. */
+static int watch_forks(void)
+{
+	static bool watching; /* tables_lock */
+	int err = 0;
+
+	pthread_mutex_lock(&tables_lock);
+	if (!watching)
+		err = -pthread_atfork(before_fork, in_parent, in_child);
+	watching = !err;
+	pthread_mutex_unlock(&tables_lock);
+	return err ? uring_explain(err, "io_uring: no memory for a fork handler") : 0;
+}
+
 static void publish(struct binpool_uring *u)
 {
 	pthread_mutex_lock(&tables_lock);
@@ -513,6 +513,9 @@ EXPORT int binpool_uring_attach(struct binpool *pool, struct io_uring *ring, uin
 	*out = NULL;
 	if (!slots || slots > SLOTS_MAX)
 		return uring_explain(-EINVAL, "binpool_uring_attach: slots: 1 to 16384");
+	err = watch_forks();
+	if (err)
+		return err;
 	u = calloc(1, sizeof(*u));
 	if (u)
 		u->taken = calloc(slots, sizeof(*u->taken));
