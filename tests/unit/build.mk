@@ -108,7 +108,7 @@ check-tsan: ## Run the tests with threads under ThreadSanitizer
 # minutes. It sees what the others cannot: bytes that are read before anybody wrote them.
 VALGRIND_TESTS := $(filter-out test_arena test_background test_bins test_cache test_cache_odd \
 	test_cuda% test_depot test_exit test_faults test_fork test_opencl% test_reaper test_revocation test_soak \
-	test_threads,$(UNIT_TESTS))
+	test_threads test_uring_fork,$(UNIT_TESTS))
 VALGRIND := valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite \
 	--errors-for-leak-kinds=definite --suppressions=tests/unit/valgrind.supp
 check-valgrind: unit ## Run the unit tests under valgrind, but for threads
