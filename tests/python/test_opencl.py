@@ -3,6 +3,8 @@
 
 import errno
 import gc
+import mmap
+import threading
 
 import numpy
 import pyopencl
@@ -11,6 +13,7 @@ import pyopencl.tools
 
 import binpool
 import binpool.opencl
+from binpool.opencl import on_device
 from helpers import Case, MIB, thp
 
 KERNEL = """
@@ -51,6 +54,41 @@ class OpenCL(Case):
         with binpool.opencl.attach(pool, self.queue):
             pass
         binpool.opencl.attach(pool, self.queue)
+
+    def test_on_the_device(self):
+        pool, n = thp(), 1000
+        twice = pyopencl.Kernel(pyopencl.Program(self.context, KERNEL).build(), "twice")
+        registrar = binpool.opencl.attach(pool, self.queue, zerocopy=True)
+        self.raises(BufferError, "ZEROCOPY", binpool.opencl.attach, pool, self.queue)
+        out_of_order = pyopencl.CommandQueue(
+            self.context,
+            properties=pyopencl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE)
+        for queue in (self.queue, out_of_order):
+            source, target = (pool.allocate(4 * n, mmap.PAGESIZE) for _ in range(2))
+            with on_device(source, queue):
+                self.raises(BufferError, "the device", on_device(source, queue).__enter__)
+                self.raises(BufferError, "views", source.release)
+            source.array("f4")[:] = numpy.arange(n)
+            # Its end waits for what is enqueued, whatever order the queue has.
+            gate = pyopencl.UserEvent(self.context)
+            later = threading.Timer(0.2, gate.set_status,
+                                    [pyopencl.command_execution_status.COMPLETE])
+            with on_device(source, queue) as a, on_device(target, queue) as b:
+                self.assertEqual((a.size, b.size), (source.capacity, target.capacity))
+                twice(queue, (n,), None, a, b, wait_for=[gate])
+                later.start()
+            self.assertTrue((target.array("f4") == 2 * numpy.arange(n)).all())
+            # It is the host's again also when what is in between fails.
+            with self.assertRaises(KeyError), on_device(source, queue):
+                raise KeyError
+            source.release()
+            self.raises(ValueError, "released", on_device(source, queue).__enter__)
+        self.raises(OSError, "page", on_device(pool.allocate(100), self.queue).__enter__)
+        registrar.remove()
+        self.raises(OSError, "not attached", on_device(target, self.queue).__enter__)
+        for bad in (None, 17, pool, memoryview(target)):
+            self.raises(TypeError, "no buffer", on_device(bad, self.queue).__enter__)
+            self.raises(TypeError, "CommandQueue", on_device(target, bad).__enter__)
 
     def test_arrays_of_pooled_memory(self):
         device = binpool.opencl.DevicePool(self.queue)

@@ -12,6 +12,7 @@
 Needs pyopencl and libbinpool-opencl.
 """
 
+import contextlib
 import ctypes
 import operator
 
@@ -27,12 +28,20 @@ except ImportError as e:
     raise ImportError("binpool.opencl needs PyOpenCL (pip install pyopencl)") from e
 
 _FUNCTIONS = {
-    "cl_attach": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
-                  ctypes.POINTER(ctypes.c_uint64)),
+    "cl_attach_ex": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+                     ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint64)),
+    "cl_mem": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+               ctypes.POINTER(ctypes.c_void_p)),
+    "cl_acquire": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+                   ctypes.c_void_p),
+    "cl_release": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+                   ctypes.c_void_p),
     "cl_device_allocator": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64,
                             ctypes.POINTER(_library.AllocatorOps)),
     "free_on_cl_queue": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
 }
+_ZEROCOPY = 1 << 8
+_OUT_OF_ORDER = pyopencl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
 _lib = None
 
 
@@ -48,20 +57,57 @@ def _is_a(what, kind, name):
         raise TypeError(f"{what!r} is no {name}")
 
 
-def attach(pool, queue):
+def attach(pool, queue, *, zerocopy=False, optional=False):
     """Makes all memory of a pool known to OpenCL as pinned, now and whenever there is more.
 
     Its buffers and arrays are then the host side of pyopencl.enqueue_copy on any queue of that
-    context; a pool may be attached to several. Returns a Registrar; its remove() waits for what
-    the queue still does. MemoryError: the device takes no more, or no extent as large as the
-    pool's; OSError: any other error of OpenCL. ImportError: there is no libbinpool-opencl.
+    context; a pool may be attached to several. zerocopy: instead, kernels work on the memory
+    itself, see on_device(); to one context only (BufferError). optional: what OpenCL does not take
+    is used all the same, and counted in registrations_refused. Returns a Registrar; its remove()
+    waits for what the queue still does. MemoryError: the device takes no more, or no extent as
+    large as the pool's; OSError: any other error of OpenCL. ImportError: there is no
+    libbinpool-opencl.
     """
     _is_a(pool, MemoryPool, "pool")
     _is_a(queue, pyopencl.CommandQueue, "pyopencl.CommandQueue")
     number = ctypes.c_uint64()
-    pool._ask(_library_of_ours().cl_attach, queue.context.int_ptr, queue.int_ptr,
+    flags = (_ZEROCOPY if zerocopy else 0) | (_library.REGISTRAR_OPTIONAL if optional else 0)
+    pool._ask(_library_of_ours().cl_attach_ex, queue.context.int_ptr, queue.int_ptr, flags,
               ctypes.byref(number))
     return Registrar(pool, number.value)
+
+
+@contextlib.contextmanager
+def on_device(buf, queue):
+    """While it is entered, a buffer is the device's: gives a pyopencl.Buffer of its memory.
+
+        pool = binpool.MemoryPool("host")
+        binpool.opencl.attach(pool, queue, zerocopy=True)
+        buf = pool.allocate(4 * n, mmap.PAGESIZE)
+        with binpool.opencl.on_device(buf, queue) as memory:
+            kernel(queue, (n,), None, memory)
+
+    The device has what the host wrote before; the end waits for the queue, and then the host has
+    what the device wrote. In between the host leaves its views of it alone, and after it nobody
+    uses the pyopencl.Buffer. What is in a buffer before its first time is undefined then.
+    OSError: EOPNOTSUPP it is less than a page or does not begin at one, ENOENT its pool is not
+    attached with zerocopy, or its memory was refused; BufferError: the device has it already;
+    ValueError: released; TypeError; MemoryError.
+    """
+    _is_a(buf, PooledBuffer, "buffer of a pool")
+    _is_a(queue, pyopencl.CommandQueue, "pyopencl.CommandQueue")
+    lib, memory = _library_of_ours(), ctypes.c_void_p()
+    pool, ptr = buf.pool, buf.ptr
+    # With a view of it nobody gives it back meanwhile.
+    with memoryview(buf):
+        pool._ask(lib.cl_mem, ptr, queue.context.int_ptr, ctypes.byref(memory))
+        pool._ask(lib.cl_acquire, ptr, queue.int_ptr, None)
+        try:
+            yield pyopencl.Buffer.from_int_ptr(memory.value, True)
+        finally:
+            if queue.properties & _OUT_OF_ORDER:
+                queue.finish()
+            pool._ask(lib.cl_release, ptr, queue.int_ptr, None)
 
 
 def free_on_queue(buf, queue):
