@@ -66,6 +66,8 @@ EXPORT int cuCtxPopCurrent_v2(struct CUctx_st **ctx)
 EXPORT int cuCtxGetId(struct CUctx_st *ctx, unsigned long long *id)
 {
 	check(true);
+	if (ctx->id && fake.id_error)
+		return fake.id_error;
 	*id = ctx->id;
 	return ctx->id ? 0 : GONE;
 }

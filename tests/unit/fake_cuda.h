@@ -34,6 +34,7 @@ struct fake_cuda {
 	int query_error;  /* what EventQuery answers */
 	int alloc_error;  /* what MemAlloc answers */
 	int push_error;	  /* what CtxPushCurrent answers */
+	int id_error;	  /* what CtxGetId answers of a context that is there */
 	/* Registering: this call fails, from 1 on, and how; above so many bytes it does, too. */
 	unsigned long register_calls, register_fail_at;
 	int register_error;

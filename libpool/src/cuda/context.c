@@ -7,17 +7,32 @@
 
 #include "cuda.h"
 
-bool owner_alive(const struct cuda *cu, const struct owner *o)
-{
-	unsigned long long id;
-
-	return o->ctx && (!cu->CtxGetId || (!cu->CtxGetId(o->ctx, &id) && id == o->id));
-}
-
 bool context_gone(CUresult err)
 {
 	return err == CUDA_ERROR_NOT_INITIALIZED || err == CUDA_ERROR_DEINITIALIZED ||
 	       err == CUDA_ERROR_INVALID_CONTEXT || err == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+/* Of an error of CtxGetId; a kernel's failure, say, may be told there, too. */
+static bool id_gone(CUresult err)
+{
+	return err == CUDA_ERROR_INVALID_VALUE || context_gone(err);
+}
+
+bool owner_alive(const struct cuda *cu, const struct owner *o)
+{
+	unsigned long long id;
+	CUresult err;
+
+	if (!o->ctx || !cu->CtxGetId)
+		return o->ctx;
+	err = cu->CtxGetId(o->ctx, &id);
+	return err ? !id_gone(err) : id == o->id;
+}
+
+CUresult owner_enter(const struct cuda *cu, const struct owner *o)
+{
+	return owner_alive(cu, o) ? cu->CtxPushCurrent(o->ctx) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 int owner_current(const struct cuda *cu, struct owner *o)
@@ -27,9 +42,13 @@ int owner_current(const struct cuda *cu, struct owner *o)
 	o->id = 0;
 	if (err)
 		return cuda_explain(cu, "cuCtxGetCurrent", err);
-	if (o->ctx && cu->CtxGetId && cu->CtxGetId(o->ctx, &o->id))
+	if (o->ctx && cu->CtxGetId)
+		err = cu->CtxGetId(o->ctx, &o->id);
+	if (id_gone(err))
 		return cuda_refuse(-ENODEV, "CUDA: the context that is current to this thread was "
 					    "destroyed, or reset: make one current");
+	if (err)
+		return cuda_explain(cu, "cuCtxGetId", err);
 	return o->ctx ? 0
 		      : cuda_refuse(-ENODEV,
 				    "CUDA: no context is current to this thread: make one, as "

@@ -103,6 +103,8 @@ struct owner {
 
 /* Whether the context is there still. */
 bool owner_alive(const struct cuda *cu, const struct owner *o);
+/* Makes it the thread's, until CtxPopCurrent; or an error, CUDA's. */
+CUresult owner_enter(const struct cuda *cu, const struct owner *o);
 /* Whether the answer to entering a context says that it is gone, with all that was in it. */
 bool context_gone(CUresult err);
 /* The calling thread's. -ENODEV: it has none. */

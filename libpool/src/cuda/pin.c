@@ -317,8 +317,7 @@ static int check(void *ctx, const struct binpool_extent *extent, void *cookie)
 	if (cuda_gone())
 		return 0;
 	mode = cuda_enter(p->cu);
-	entered = owner_alive(p->cu, &e->owner) ? p->cu->CtxPushCurrent(e->owner.ctx)
-						: CUDA_ERROR_INVALID_CONTEXT;
+	entered = owner_enter(p->cu, &e->owner);
 	if (!entered) {
 		lost = !is_pinned(p->cu, extent->ptr);
 		p->cu->CtxPopCurrent(&ours);
@@ -360,8 +359,7 @@ static int try_detach(void *ctx, const struct binpool_extent *extent, void *cook
 	pthread_mutex_unlock(&pinnings_lock);
 	if (e->done && !cuda_gone()) {
 		mode = cuda_enter(p->cu);
-		entered = owner_alive(p->cu, &e->owner) ? p->cu->CtxPushCurrent(e->owner.ctx)
-							: CUDA_ERROR_INVALID_CONTEXT;
+		entered = owner_enter(p->cu, &e->owner);
 		if (!entered) {
 			err = unregister_pieces(p->cu, e);
 			p->cu->CtxPopCurrent(&ours);
