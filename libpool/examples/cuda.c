@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Buffers that a CUDA stream reads: freed at once, handed out again when the stream is
+ * Buffers that CUDA streams read: freed at once, handed out again when the streams are
  * past them. The driver is called through its library, so that this needs no toolkit.
  *
  *	cc cuda.c $(pkg-config --cflags --libs binpool-cuda) -ldl
@@ -26,6 +26,7 @@ static struct {
 	int (*init)(unsigned int flags);
 	int (*retain)(CUcontext *ctx, int device);
 	int (*set_current)(CUcontext ctx);
+	int (*stream_create)(CUstream *stream, unsigned int flags);
 	int (*event_create)(CUevent *event, unsigned int flags);
 	int (*event_record)(CUevent event, CUstream stream);
 	int (*mem_alloc)(CUdeviceptr *ptr, size_t bytes);
@@ -45,6 +46,8 @@ int main(void)
 	struct binpool_fence fence = {.size = sizeof(fence)};
 	void *library = dlopen("libcuda.so.1", RTLD_NOW);
 	CUstream stream = NULL; /* the default one */
+	CUstream both[2] = {NULL};
+	const int devices[2] = {0, 0};
 	struct binpool *pool;
 	CUdeviceptr memory;
 	CUcontext context;
@@ -54,6 +57,7 @@ int main(void)
 	if (load(library, "cuInit", &cu.init) ||
 	    load(library, "cuDevicePrimaryCtxRetain", &cu.retain) ||
 	    load(library, "cuCtxSetCurrent", &cu.set_current) ||
+	    load(library, "cuStreamCreate", &cu.stream_create) ||
 	    load(library, "cuEventCreate", &cu.event_create) ||
 	    load(library, "cuEventRecord", &cu.event_record) ||
 	    load(library, "cuMemAlloc_v2", &cu.mem_alloc) ||
@@ -63,7 +67,7 @@ int main(void)
 		return EXIT_SKIPPED;
 	}
 	if (cu.set_current(context) || cu.mem_alloc(&memory, BYTES) || cu.event_create(&event, 0) ||
-	    binpool_create(&pool, NULL)) {
+	    cu.stream_create(&both[1], 0) || binpool_create(&pool, NULL)) {
 		fprintf(stderr, "%s\n", binpool_last_error());
 		return 1;
 	}
@@ -76,6 +80,14 @@ int main(void)
 			return 1;
 		}
 	}
+	/* Two streams read this one. */
+	buffer = binpool_alloc(pool, BYTES);
+	if (!buffer || cu.copy(memory, buffer, BYTES / 2, both[0]) ||
+	    cu.copy(memory + BYTES / 2, buffer + BYTES / 2, BYTES / 2, both[1]) ||
+	    binpool_free_on_cuda_streams(pool, buffer, both, devices, 2)) {
+		fprintf(stderr, "%s\n", binpool_last_error());
+		return 1;
+	}
 	/* An event of one's own does as well. */
 	buffer = binpool_alloc(pool, BYTES);
 	if (!buffer || cu.copy(memory, buffer, BYTES, stream) || cu.event_record(event, stream) ||
@@ -84,6 +96,6 @@ int main(void)
 		fprintf(stderr, "%s\n", binpool_last_error());
 		return 1;
 	}
-	printf("%d copies\n", BUFFERS + 1);
+	printf("%d copies\n", BUFFERS + 3);
 	return 0;
 }

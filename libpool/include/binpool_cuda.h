@@ -70,6 +70,19 @@ int binpool_cuda_device_ptr(struct binpool *pool, const void *ptr, unsigned long
 int binpool_free_on_cuda_stream(struct binpool *pool, void *ptr, struct CUstream_st *stream);
 
 /*
+ * The same for @n streams, of any contexts and devices, each as often as one likes: the buffer
+ * rests until what is in all of them by now is over. @devices: NULL, or as many CUdevice, which are
+ * the runtime's numbers, too. A default stream (NULL, 1 or 2) is then that of the current context
+ * if this is one of its device, and of the device's primary context otherwise: no context need be
+ * current, and a device that has none has nothing at work. -1 there: the current context in any
+ * case. Of other streams the device is not looked at. @n 0: freed at once, without a driver.
+ * Errors: as binpool_free_on_cuda_stream's, of any of the streams; -EINVAL also a device that is
+ * none. The buffer is the caller's still then, and waits for none of them. Any thread may call it.
+ */
+int binpool_free_on_cuda_streams(struct binpool *pool, void *ptr,
+				 struct CUstream_st *const *streams, const int *devices, size_t n);
+
+/*
  * Fills @out, whose size the caller has set, with a fence for binpool_free_after that
  * is over when @event, which the caller has recorded, is. The caller neither records
  * it again nor destroys it before. Errors: -ENODEV.

@@ -54,7 +54,8 @@ class Told(Case):
                 self.at(name).value = value
         fake = Driver()
         class Context(ctypes.Structure):
-            _fields_ = [("id", ctypes.c_uint64)]
+            _fields_ = [("id", ctypes.c_uint64), ("device", ctypes.c_int),
+                        ("default_stream", ctypes.c_void_p)]
         class Stream(ctypes.Structure):
             _fields_ = [("context", ctypes.c_void_p), ("capturing", ctypes.c_bool),
                         ("submitted", ctypes.c_uint64), ("finished", ctypes.c_uint64)]

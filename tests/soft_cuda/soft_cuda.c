@@ -166,6 +166,17 @@ EXPORT int cuDevicePrimaryCtxRetain(struct CUctx_st **ctx, int device)
 	return 0;
 }
 
+EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned int *flags, int *active)
+{
+	*flags = 0;
+	if (device >= (int)setting("SOFT_CUDA_DEVICES", 1))
+		return 101;
+	pthread_mutex_lock(&lock);
+	*active = contexts[device].refs > 0;
+	pthread_mutex_unlock(&lock);
+	return 0;
+}
+
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device)
 {
 	pthread_mutex_lock(&lock);

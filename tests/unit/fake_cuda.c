@@ -43,14 +43,15 @@ EXPORT int cuCtxGetCurrent(struct CUctx_st **ctx)
 	return 0;
 }
 
-static struct CUctx_st *below;
+static struct CUctx_st *below[4];
+static int depth;
 
 EXPORT int cuCtxPushCurrent_v2(struct CUctx_st *ctx)
 {
-	check(ctx && ctx->id && !below);
+	check(ctx && ctx->id && depth < 4);
 	if (fake.push_error)
 		return fake.push_error;
-	below = fake.current;
+	below[depth++] = fake.current;
 	fake.current = ctx;
 	return 0;
 }
@@ -58,8 +59,34 @@ EXPORT int cuCtxPushCurrent_v2(struct CUctx_st *ctx)
 EXPORT int cuCtxPopCurrent_v2(struct CUctx_st **ctx)
 {
 	*ctx = fake.current;
-	fake.current = below;
-	below = NULL;
+	check(depth > 0);
+	fake.current = below[--depth];
+	return 0;
+}
+
+EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned int *flags, int *active)
+{
+	check(true);
+	*flags = 0;
+	if (device >= 2)
+		return 101;
+	*active = fake.primary[device] && fake.primary[device]->id;
+	return 0;
+}
+
+/* The library makes none. */
+EXPORT int cuDevicePrimaryCtxRetain(struct CUctx_st **ctx, int device)
+{
+	*ctx = fake.primary[device];
+	check(*ctx && (*ctx)->id);
+	fake.retained++;
+	return 0;
+}
+
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device)
+{
+	check(device < 2);
+	fake.retained--;
 	return 0;
 }
 
@@ -213,6 +240,13 @@ EXPORT int cuDeviceGetAttribute(int *value, int which, int device)
 
 /* ---- Events and streams --------------------------------------------------------- */
 
+static struct CUstream_st *resolve(struct CUstream_st *stream)
+{
+	if ((uintptr_t)stream > 2)
+		return stream;
+	return fake.current ? fake.current->default_stream : NULL;
+}
+
 EXPORT int cuEventCreate(struct CUevent_st **event, unsigned int flags)
 {
 	check(fake.current && fake.current->id && flags == 2);
@@ -225,6 +259,7 @@ EXPORT int cuEventCreate(struct CUevent_st **event, unsigned int flags)
 
 EXPORT int cuEventRecord(struct CUevent_st *event, struct CUstream_st *stream)
 {
+	stream = resolve(stream);
 	check(event->ctx == stream->ctx && event->id == stream->ctx->id && !stream->capturing);
 	if (fake.record_error)
 		return fake.record_error;
@@ -253,6 +288,7 @@ EXPORT int cuEventDestroy_v2(struct CUevent_st *event)
 EXPORT int cuStreamIsCapturing(struct CUstream_st *stream, int *status)
 {
 	check(true);
+	stream = resolve(stream);
 	if (!stream)
 		return BAD;
 	*status = stream->capturing;
@@ -262,7 +298,7 @@ EXPORT int cuStreamIsCapturing(struct CUstream_st *stream, int *status)
 EXPORT int cuStreamGetCtx(struct CUstream_st *stream, struct CUctx_st **ctx)
 {
 	check(true);
-	*ctx = stream->ctx;
+	*ctx = resolve(stream)->ctx;
 	return 0;
 }
 

@@ -12,6 +12,7 @@
 struct CUctx_st {
 	unsigned long long id; /* 0: destroyed */
 	int device;
+	struct CUstream_st *default_stream; /* which all its handles are; NULL: it has none */
 };
 
 struct CUstream_st {
@@ -29,6 +30,9 @@ struct CUevent_st {
 
 struct fake_cuda {
 	struct CUctx_st *current;
+	/* Of the devices that there are. NULL, or destroyed: there is none. */
+	struct CUctx_st *primary[2];
+	long retained; /* of these, by the library */
 	int mode;	  /* of capture, of the thread; global at first */
 	int record_error; /* what EventRecord answers */
 	int query_error;  /* what EventQuery answers */

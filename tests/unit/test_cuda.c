@@ -118,6 +118,58 @@ static void held_up(void **state)
 	held_up_on(CU_STREAM_PER_THREAD);
 }
 
+/* Where no context is current. */
+static void *free_elsewhere(void *arg)
+{
+	CUstream of_device = NULL;
+	void **what = arg;
+
+	/* Nothing says which context's it is. */
+	if (binpool_free_on_cuda_stream(what[0], what[1], NULL) != -ENODEV)
+		return "freed without a context";
+	if (binpool_free_on_cuda_streams(what[0], what[1], &of_device, &device, 1))
+		return strdup(binpool_last_error());
+	return NULL;
+}
+
+/* One stream at a time is held up: the driver may have one thread for both. */
+static void held_up_by_one_of(void **state)
+{
+	CUstream both[2] = {NULL, stream};
+	const int devices[2] = {device, device};
+	struct binpool *pool;
+	pthread_t thread;
+	void *p, *problem, *what[2];
+
+	(void)state;
+	need_device();
+	pool = thp_pool(64 * MIB);
+	for (int i = 0; i < 3; i++) {
+		CUstream held_up = both[i % 2];
+		int open = 0;
+
+		p = binpool_alloc(pool, MIB);
+		assert_int_equal(cu.LaunchHostFunc(held_up, gate, &open), 0);
+		if (i < 2) {
+			assert_ok(binpool_free_on_cuda_streams(pool, p, both, devices, 2));
+		} else {
+			what[0] = pool;
+			what[1] = p;
+			assert_int_equal(pthread_create(&thread, NULL, free_elsewhere, what), 0);
+			pthread_join(thread, &problem);
+			if (problem)
+				fail_msg("%s", (char *)problem);
+		}
+		assert_int_equal(binpool_poll(pool), 1);
+		gate_open(&open);
+		assert_int_equal(cu.StreamSynchronize(both[0]), 0);
+		assert_int_equal(cu.StreamSynchronize(both[1]), 0);
+		assert_int_equal(binpool_poll(pool), 0);
+	}
+	assert_int_equal(stats_of(pool).fence_errors, 0);
+	assert_ok(binpool_destroy(pool));
+}
+
 /* Few buffers, used again and again; each copy has to find what was written for it. */
 static void running(void **state)
 {
@@ -276,7 +328,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(without_driver), cmocka_unit_test(held_up),
 		cmocka_unit_test(running),	  cmocka_unit_test(captured),
-		cmocka_unit_test(callers_events), cmocka_unit_test(context_goes),
+		cmocka_unit_test(callers_events), cmocka_unit_test(held_up_by_one_of),
+		cmocka_unit_test(context_goes),
 	};
 
 	return cmocka_run_group_tests_name("cuda", tests, find_stream, NULL);

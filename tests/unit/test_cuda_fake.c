@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Buffers that a CUDA stream is at work on, on a driver that fails as it is told.
+ * Buffers that CUDA streams are at work on, on a driver that fails as it is told.
  * What a real one does is test_cuda's.
  */
 #include "unit.h"
@@ -36,6 +36,7 @@ static void end(struct binpool *pool)
 	assert_int_equal(cuda->wrong, 0);
 	/* The thread's own mode is as it was. */
 	assert_int_equal(cuda->mode, 0);
+	assert_int_equal(cuda->retained, 0);
 }
 
 /* As many events as were ever in flight, used again. */
@@ -107,6 +108,163 @@ static void context_goes(void **state)
 	stream.finished = 1;
 	assert_int_equal(binpool_poll(pool), 0);
 	end(pool);
+}
+
+/* Of two devices, one of them twice: it rests until the last is past it. */
+static void several_streams(void **state)
+{
+	enum { MANY = 1000 };
+	struct CUctx_st ctx[2] = {{.id = 21}, {.id = 22, .device = 1}};
+	struct CUstream_st a = {.ctx = &ctx[0], .submitted = 1},
+			   b = {.ctx = &ctx[1], .submitted = 1};
+	struct CUstream_st *streams[] = {&a, &b, &a}, *many[MANY];
+	struct binpool *pool = thp_pool(64 * MIB);
+	unsigned long created = cuda->created;
+	void *p;
+
+	(void)state;
+	for (int last = 0; last < 2; last++) {
+		p = binpool_alloc(pool, MIB);
+		a.finished = b.finished = 0;
+		assert_ok(binpool_free_on_cuda_streams(pool, p, streams, NULL, 3));
+		assert_int_equal(binpool_free(pool, p), -EINVAL);
+		assert_int_equal(binpool_poll(pool), 1);
+		*(last ? &a.finished : &b.finished) = 1;
+		assert_int_equal(binpool_poll(pool), 1);
+		a.finished = b.finished = 1;
+		assert_int_equal(binpool_poll(pool), 0);
+	}
+	assert_int_equal(cuda->created - created, 3);
+	/* What one of them would do later is not waited for. */
+	a.submitted++;
+	assert_ok(
+		binpool_free_on_cuda_streams(pool, binpool_alloc(pool, MIB), streams + 1, NULL, 1));
+	assert_int_equal(binpool_poll(pool), 0);
+	/* One of them goes with its context, and the other is waited for all the same. */
+	for (int gone = 0; gone < 2; gone++) {
+		a.finished = b.finished = 0;
+		assert_ok(binpool_free_on_cuda_streams(pool, binpool_alloc(pool, MIB), streams,
+						       NULL, 2));
+		ctx[gone].id = 0;
+		assert_int_equal(binpool_poll(pool), 1);
+		*(gone ? &a.finished : &b.finished) = 2;
+		assert_int_equal(binpool_poll(pool), 0);
+		ctx[gone].id = 23;
+	}
+	assert_int_equal(stats_of(pool).fence_errors, 2);
+	for (int i = 0; i < MANY; i++)
+		many[i] = &a;
+	a.submitted = 3;
+	assert_ok(binpool_free_on_cuda_streams(pool, binpool_alloc(pool, MIB), many, NULL, MANY));
+	assert_int_equal(binpool_poll(pool), 1);
+	a.finished = 3;
+	assert_int_equal(binpool_poll(pool), 0);
+	end(pool);
+}
+
+/* One that cannot be waited for: nothing is freed, and the others' events are there again. */
+static void several_refused(void **state)
+{
+	struct CUctx_st ctx = {.id = 24};
+	struct CUstream_st a = {.ctx = &ctx, .submitted = 1}, b = a;
+	struct CUstream_st *streams[] = {&a, &a, &b}, *none[] = {&a, NULL};
+	struct binpool *pool = thp_pool(64 * MIB);
+	unsigned long created = cuda->created;
+	const int strange[] = {0, 2};
+	void *p = binpool_alloc(pool, MIB);
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		b.capturing = true;
+		assert_int_equal(binpool_free_on_cuda_streams(pool, p, streams, NULL, 3), -EBUSY);
+		b.capturing = false;
+		cuda->record_error = 2;
+		assert_int_equal(binpool_free_on_cuda_streams(pool, p, streams, NULL, 3), -ENOMEM);
+		cuda->record_error = 0;
+		assert_int_equal(binpool_free_on_cuda_streams(pool, p, none, NULL, 2), -ENODEV);
+		assert_int_equal(binpool_free_on_cuda_streams(pool, p, none, strange, 2), -EINVAL);
+		assert_error_names("cuDevicePrimaryCtxGetState");
+		assert_int_equal(binpool_free_on_cuda_streams(pool, p, NULL, NULL, 1), -EINVAL);
+		assert_error_names("streams");
+		assert_int_equal(binpool_free_on_cuda_streams(NULL, p, streams, NULL, 1), -EINVAL);
+		assert_int_equal(stats_of(pool).pending_blocks, 0);
+		assert_int_equal(cuda->created - created, 2);
+	}
+	assert_ok(binpool_free_on_cuda_streams(pool, NULL, streams, NULL, 3));
+	/* Of none there is nothing to wait for. */
+	assert_ok(binpool_free_on_cuda_streams(pool, p, NULL, NULL, 0));
+	assert_int_equal(stats_of(pool).active_blocks, 0);
+	assert_int_equal(binpool_free_on_cuda_streams(pool, p, NULL, NULL, 0), -EINVAL);
+	assert_int_equal(cuda->created - created, 2);
+	end(pool);
+}
+
+/* They have one handle everywhere: the device says which are meant, in whatever thread. */
+static void default_streams(void **state)
+{
+	struct CUstream_st s[3] = {{.submitted = 1}, {.submitted = 1}, {.submitted = 1}};
+	struct CUctx_st ctx[] = {
+		{.id = 31, .default_stream = &s[0]},
+		{.id = 32, .default_stream = &s[1], .device = 1},
+		{.id = 33, .default_stream = &s[2], .device = 1},
+	};
+	struct CUstream_st *streams[] = {NULL, (struct CUstream_st *)2};
+	struct binpool *pool = thp_pool(64 * MIB);
+	const int devices[] = {0, 1}, of_the_thread[] = {-1, 0};
+
+	(void)state;
+	for (int i = 0; i < 3; i++)
+		s[i].ctx = &ctx[i];
+	/* None has a context: nothing is at work, and none is made. */
+	assert_ok(
+		binpool_free_on_cuda_streams(pool, binpool_alloc(pool, MIB), streams, devices, 2));
+	assert_int_equal(binpool_poll(pool), 0);
+	assert_int_equal(stats_of(pool).active_blocks, 0);
+	cuda->primary[1] = &ctx[1];
+	/* Nothing is current, then a device's primary one, then one that is not primary. */
+	for (int now = 0; now < 3; now++) {
+		struct CUstream_st *last = &s[now == 2 ? 2 : 1];
+
+		cuda->current = now ? &ctx[now] : NULL;
+		assert_ok(binpool_free_on_cuda_streams(pool, binpool_alloc(pool, MIB), streams,
+						       devices, 2));
+		assert_ptr_equal(cuda->current, now ? &ctx[now] : NULL);
+		for (int i = 0; i < 3; i++)
+			s[i].finished = &s[i] != last;
+		assert_int_equal(binpool_poll(pool), 1);
+		last->finished = 1;
+		assert_int_equal(binpool_poll(pool), 0);
+	}
+	/* Both devices', of which one is current. */
+	cuda->primary[0] = &ctx[0];
+	cuda->current = &ctx[1];
+	for (int last = 0; last < 2; last++) {
+		s[0].finished = s[1].finished = 0;
+		assert_ok(binpool_free_on_cuda_streams(pool, binpool_alloc(pool, MIB), streams,
+						       last ? of_the_thread : devices, 2));
+		s[!last].finished = 1;
+		assert_int_equal(binpool_poll(pool), 1);
+		s[last].finished = 1;
+		assert_int_equal(binpool_poll(pool), 0);
+	}
+	/* A capture that it would break, and a context that cannot be entered. */
+	s[0].capturing = true;
+	assert_int_equal(
+		binpool_free_on_cuda_streams(pool, binpool_alloc(pool, MIB), streams, devices, 2),
+		-EBUSY);
+	s[0].capturing = false;
+	cuda->push_error = 719;
+	assert_int_equal(
+		binpool_free_on_cuda_streams(pool, binpool_alloc(pool, MIB), streams, devices, 2),
+		-EIO);
+	assert_error_names("cuCtxPushCurrent");
+	cuda->push_error = 0;
+	assert_int_equal(stats_of(pool).fence_errors, 0);
+	assert_int_equal(stats_of(pool).pending_blocks, 0);
+	cuda->current = cuda->primary[0] = cuda->primary[1] = NULL;
+	assert_int_equal(cuda->wrong, 0);
+	assert_int_equal(cuda->mode, 0);
+	assert_int_equal(cuda->retained, 0);
 }
 
 static void errors(void **state)
@@ -295,10 +453,12 @@ static void no_descriptor_at_first(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(events_are_pooled),	  cmocka_unit_test(captured),
-		cmocka_unit_test(context_goes),		  cmocka_unit_test(errors),
-		cmocka_unit_test(callers_events),	  cmocka_unit_test(device_memory),
-		cmocka_unit_test(no_descriptor_at_first), cmocka_unit_test(context_not_entered),
+		cmocka_unit_test(events_are_pooled),   cmocka_unit_test(captured),
+		cmocka_unit_test(context_goes),	       cmocka_unit_test(errors),
+		cmocka_unit_test(several_streams),     cmocka_unit_test(several_refused),
+		cmocka_unit_test(default_streams),     cmocka_unit_test(callers_events),
+		cmocka_unit_test(device_memory),       cmocka_unit_test(no_descriptor_at_first),
+		cmocka_unit_test(context_not_entered),
 	};
 
 	if (argc > 1 && !strcmp(argv[1], "driver_later"))

@@ -24,6 +24,7 @@ typedef unsigned long long CUdeviceptr;
 #define CUDA_ERROR_NOT_INITIALIZED	3
 #define CUDA_ERROR_DEINITIALIZED	4
 #define CUDA_ERROR_NO_DEVICE		100
+#define CUDA_ERROR_INVALID_DEVICE	101
 #define CUDA_ERROR_INVALID_CONTEXT	201
 #define CUDA_ERROR_INVALID_HANDLE	400
 #define CUDA_ERROR_NOT_READY		600
@@ -65,6 +66,11 @@ typedef unsigned long long CUdeviceptr;
 	call(MemAlloc, "cuMemAlloc_v2", (CUdeviceptr *ptr, size_t bytes), true) \
 	call(MemFree, "cuMemFree_v2", (CUdeviceptr ptr), true) \
 	call(CtxGetDevice, "cuCtxGetDevice", (int *device), true) \
+	call(DevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState", \
+	     (int device, unsigned int *flags, int *active), true) \
+	call(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (CUcontext *ctx, int device), \
+	     true) \
+	call(DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (int device), true) \
 	call(DeviceGetAttribute, "cuDeviceGetAttribute", (int *value, int which, int device), true) \
 	call(PointerGetAttribute, "cuPointerGetAttribute", \
 	     (void *value, int which, CUdeviceptr ptr), true) \

@@ -122,6 +122,7 @@ int cuda_explain(const struct cuda *cuda, const char *call, CUresult err)
 	case CUDA_ERROR_OUT_OF_MEMORY:
 		return -ENOMEM;
 	case CUDA_ERROR_INVALID_VALUE:
+	case CUDA_ERROR_INVALID_DEVICE:
 	case CUDA_ERROR_INVALID_HANDLE:
 		return -EINVAL;
 	case CUDA_ERROR_NOT_INITIALIZED:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Buffers that a CUDA stream is at work on. Owns the events that the library
- * records, by context, in use and unused ones; events_lock, which is held over no call of
- * the driver.
+ * Buffers that CUDA streams are at work on. Owns the events that the library
+ * records, by context: unused ones, and those of a buffer in a list; events_lock, which is held
+ * over no call of the driver.
  *
  * An event must not be touched when its context is gone, nor is its address enough to
  * know a context by: another may be at it. So its id is compared first.
@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 #include "../versioned.h"
@@ -136,28 +137,34 @@ static int caller_done(void *ctx)
 	return done;
 }
 
+/* Events of ours, a list of them: an error of one ends the wait for that one only. */
 static int own_done(void *ctx)
 {
 	const struct cuda *cuda = cuda_get();
-	struct event *e = ctx;
-	int mode, done;
+	int mode, done = 1, err = 0;
 
 	if (cuda_gone())
 		return 1;
 	mode = cuda_enter(cuda);
-	if (owner_alive(cuda, &e->context->owner)) {
-		done = query(cuda, e->event);
-	} else {
-		binpool_set_last_error("CUDA: a stream's context was destroyed");
-		done = -ENODEV;
+	for (const struct event *e = ctx; e && done; e = e->next) {
+		done = owner_alive(cuda, &e->context->owner)
+			       ? query(cuda, e->event)
+			       : cuda_refuse(-ENODEV, "CUDA: a stream's context was destroyed");
+		if (done < 0)
+			err = done;
 	}
 	cuda_leave(cuda, mode);
-	return done;
+	return done && err ? err : done;
 }
 
 static void own_release(void *ctx)
 {
-	event_put(ctx);
+	struct event *e = ctx, *next;
+
+	for (; e; e = next) {
+		next = e->next;
+		event_put(e);
+	}
 }
 
 EXPORT int binpool_cuda_fence(struct CUevent_st *event, struct binpool_fence *out)
@@ -182,31 +189,98 @@ EXPORT int binpool_cuda_fence(struct CUevent_st *event, struct binpool_fence *ou
 	return 0;
 }
 
-/* Records an event on the stream. */
-static int record(const struct cuda *cuda, CUstream stream, struct event **out)
+/* ---- Freeing --------------------------------------------------------------- */
+
+/* Records an event on the stream, and puts it before @events. */
+static int record(const struct cuda *cuda, CUstream stream, struct event **events)
 {
+	struct event *e;
 	CUresult err;
 	int capturing, ret;
 
 	err = cuda->StreamIsCapturing(stream, &capturing);
 	if (err)
 		return cuda_explain(cuda, "cuStreamIsCapturing", err);
-	if (capturing) {
-		binpool_set_last_error("CUDA: the stream is being captured: what uses the buffer "
-				       "is not known before the graph runs");
-		return -EBUSY;
-	}
-	ret = event_get(cuda, stream, out);
+	if (capturing)
+		return cuda_refuse(-EBUSY, "CUDA: the stream is being captured: what uses the "
+					   "buffer is not known before the graph runs");
+	ret = event_get(cuda, stream, &e);
 	if (ret)
 		return ret;
-	err = cuda->EventRecord((*out)->event, stream);
-	if (!err)
-		return 0;
-	event_put(*out);
-	return cuda_explain(cuda, "cuEventRecord", err);
+	err = cuda->EventRecord(e->event, stream);
+	if (err) {
+		event_put(e);
+		return cuda_explain(cuda, "cuEventRecord", err);
+	}
+	e->next = *events;
+	*events = e;
+	return 0;
 }
 
-EXPORT int binpool_free_on_cuda_stream(struct binpool *pool, void *ptr, struct CUstream_st *stream)
+/* Default streams have one handle in all contexts: NULL, CU_STREAM_LEGACY and _PER_THREAD. */
+static bool is_default(CUstream stream)
+{
+	return (uintptr_t)stream <= 2;
+}
+
+static bool device_is_current(const struct cuda *cuda, int device)
+{
+	CUcontext ctx;
+	int current;
+
+	return !cuda->CtxGetCurrent(&ctx) && ctx && !cuda->CtxGetDevice(&current) &&
+	       current == device;
+}
+
+/*
+ * As record(), for a default stream of the device's primary context. Without one nothing is at work
+ * there. It is asked first, as retaining would make it.
+ */
+static int record_on_device(const struct cuda *cuda, CUstream stream, int device,
+			    struct event **events)
+{
+	unsigned int flags;
+	int active, ret;
+	CUcontext ctx;
+	CUresult err;
+
+	err = cuda->DevicePrimaryCtxGetState(device, &flags, &active);
+	if (err)
+		return cuda_explain(cuda, "cuDevicePrimaryCtxGetState", err);
+	if (!active)
+		return 0;
+	err = cuda->DevicePrimaryCtxRetain(&ctx, device);
+	if (err)
+		return cuda_explain(cuda, "cuDevicePrimaryCtxRetain", err);
+	err = cuda->CtxPushCurrent(ctx);
+	if (err) {
+		ret = cuda_explain(cuda, "cuCtxPushCurrent", err);
+	} else {
+		ret = record(cuda, stream, events);
+		cuda->CtxPopCurrent(&ctx);
+	}
+	cuda->DevicePrimaryCtxRelease(device);
+	return ret;
+}
+
+static int record_all(const struct cuda *cuda, CUstream const *streams, const int *devices,
+		      size_t n, struct event **events)
+{
+	int ret = 0;
+
+	for (size_t i = 0; i < n && !ret; i++) {
+		bool elsewhere = devices && devices[i] >= 0 && is_default(streams[i]) &&
+				 !device_is_current(cuda, devices[i]);
+
+		ret = elsewhere ? record_on_device(cuda, streams[i], devices[i], events)
+				: record(cuda, streams[i], events);
+	}
+	return ret;
+}
+
+EXPORT int binpool_free_on_cuda_streams(struct binpool *pool, void *ptr,
+					struct CUstream_st *const *streams, const int *devices,
+					size_t n)
 {
 	struct binpool_fence fence = {
 		.size = sizeof(fence),
@@ -216,30 +290,36 @@ EXPORT int binpool_free_on_cuda_stream(struct binpool *pool, void *ptr, struct C
 	};
 	struct binpool_buf buf = {.size = sizeof(buf)};
 	const struct cuda *cuda;
-	struct event *e = NULL;
+	struct event *events = NULL;
 	int mode, ret;
 
-	if (!pool) {
-		binpool_set_last_error("binpool_free_on_cuda_stream: pool is NULL");
-		return -EINVAL;
-	}
+	if (!pool || (n && !streams))
+		return cuda_refuse(-EINVAL,
+				   "binpool_free_on_cuda_streams: pool or streams is NULL");
 	if (!ptr)
 		return 0;
-	/* Neither a stray pointer nor a forked child is to disturb the stream. */
+	/* Neither a stray pointer nor a forked child is to disturb the streams. */
 	ret = binpool_buf_info(pool, ptr, &buf);
 	if (ret)
 		return ret == -EOWNERDEAD ? 0 : ret;
-	cuda = cuda_get();
-	if (!cuda)
-		return -ENODEV;
-	mode = cuda_enter(cuda);
-	ret = record(cuda, stream, &e);
-	cuda_leave(cuda, mode);
+	if (n) {
+		cuda = cuda_get();
+		if (!cuda)
+			return -ENODEV;
+		mode = cuda_enter(cuda);
+		ret = record_all(cuda, streams, devices, n, &events);
+		cuda_leave(cuda, mode);
+	}
+	if (!ret) {
+		fence.ctx = events;
+		ret = binpool_free_after(pool, ptr, &fence, events != NULL);
+	}
 	if (ret)
-		return ret;
-	fence.ctx = e;
-	ret = binpool_free_after(pool, ptr, &fence, 1);
-	if (ret)
-		event_put(e);
+		own_release(events);
 	return ret;
+}
+
+EXPORT int binpool_free_on_cuda_stream(struct binpool *pool, void *ptr, struct CUstream_st *stream)
+{
+	return binpool_free_on_cuda_streams(pool, ptr, &stream, NULL, 1);
 }
