@@ -75,7 +75,7 @@ int binpool_free_on_cuda_stream(struct binpool *pool, void *ptr, struct CUstream
  * the runtime's numbers, too. A default stream (NULL, 1 or 2) is then that of the current context
  * if this is one of its device, and of the device's primary context otherwise: no context need be
  * current, and a device that has none has nothing at work. -1 there: the current context in any
- * case. Of other streams the device is not looked at. @n 0: freed at once, without a driver.
+ * case. @n 0: freed at once, without a driver.
  * Errors: as binpool_free_on_cuda_stream's, of any of the streams; -EINVAL also a device that is
  * none. The buffer is the caller's still then, and waits for none of them. Any thread may call it.
  */

@@ -145,8 +145,11 @@ class OnAFake(Told):
         self.told("""
         import cupy, cupyx, binpool.cupy
         class Current:
-            ptr = ctypes.addressof(stream)
-        cupy.cuda.get_current_stream = Current
+            def __init__(self, stream):
+                self.ptr = ctypes.addressof(stream) if stream else 0
+        current = [Current(stream), Current(None)]
+        cupy.cuda.get_current_stream = lambda device: current[device]
+        cupy.cuda.runtime.getDeviceCount = lambda: len(current)
         host = binpool.MemoryPool("host", "thp")
         cupy.cuda.set_pinned_memory_allocator(binpool.cupy.PinnedAllocator(host))
         array = cupyx.empty_pinned(1000, "u1")
@@ -166,6 +169,24 @@ class OnAFake(Told):
         stream.capturing = False
         kept = cupyx.empty_pinned(10)
         assert (host.poll(), host.active_blocks) == (0, 1)
+        # For the streams that were current where it was dropped.
+        array = cupyx.empty_pinned(1000, "u1")
+        stream.finished, stream.capturing = 0, True
+        del array
+        idle = Stream(stream.context, False, 0, 0)
+        stream.capturing, current[0] = False, Current(idle)
+        del kept
+        assert (host.poll(), host.active_blocks) == (1, 1)
+        stream.finished = 1
+        assert (host.poll(), host.active_blocks) == (0, 0)
+        # Of all devices, in a thread that has no context.
+        there = Stream(None, False, 1, 0)
+        kept = primary(1, there)
+        array = cupyx.empty_pinned(1000, "u1")
+        del array
+        assert (host.poll(), host.active_blocks) == (1, 1)
+        there.finished = 1
+        assert (host.poll(), host.active_blocks) == (0, 0)
         """)
 
 

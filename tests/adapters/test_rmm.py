@@ -158,21 +158,39 @@ class OnAFake(Told):
         del resource
         """)
 
-    def test_no_context(self):
+    def test_by_a_thread_without_a_context(self):
+        """The default stream is that of the device which was current there."""
         self.told("""
         import rmm, binpool.rmm
         class Runtime:
             def cudaGetDevice():
-                return error, 3
-            def cudaSetDevice(device):
-                asked.append(device)
-                return failure,
+                return error, device
         binpool.rmm.runtime = Runtime
-        resource = binpool.rmm.MemoryResource(pool)
-        for error, failure, devices in ((0, 0, [3]), (0, 1, [3]), (35, 0, [])):
-            asked, ptr = [], resource.allocate(5000)
-            resource.deallocate(ptr, 5000)
-            assert asked == devices and pool.active_blocks == 0
+        there = Stream(None, False, 1, 0)
+        kept = primary(1, there)
+        resource, error, device = binpool.rmm.MemoryResource(pool), 0, 1
+        ptr = resource.allocate(5000)
+        resource.deallocate(ptr, 5000)
+        assert pool.poll() == 1
+        there.finished = 1
+        assert (pool.poll(), pool.active_blocks) == (0, 0)
+        there.finished, there.capturing = 0, True
+        resource.deallocate(resource.allocate(5000), 5000)
+        assert (pool.poll(), pool.active_blocks) == (0, 1)
+        there.capturing, device = False, 0
+        resource.deallocate(resource.allocate(100), 100)
+        assert (pool.poll(), pool.active_blocks) == (1, 1)
+        there.finished = 1
+        assert (pool.poll(), pool.active_blocks) == (0, 0)
+        # No device, no driver.
+        error = 35
+        resource.deallocate(resource.allocate(5000), 5000)
+        assert pool.active_blocks == 0
+        def none():
+            raise RuntimeError("no driver")
+        Runtime.cudaGetDevice = none
+        resource.deallocate(resource.allocate(5000), 5000)
+        assert pool.active_blocks == 0
         del resource
         """)
 

@@ -172,13 +172,16 @@ class OnAFake(Told):
     """When what is in flight has the memory: a driver that is told what is over."""
 
     BEGIN = Told.BEGIN + """
-        import torch, binpool.torch
+        import torch, types, binpool.torch
         class Current:
-            cuda_stream = ctypes.addressof(stream)
-            def query(self):
-                fake.current = ctypes.addressof(context)
+            def __init__(self, stream, device=0):
+                self.cuda_stream = ctypes.addressof(stream) if stream else 0
+                self.device = types.SimpleNamespace(index=device)
+        torch.cuda.Stream = Current
+        current = [Current(stream), Current(None, 1)]
         torch.cuda.is_initialized = lambda: True
-        torch.cuda.current_stream = Current
+        torch.cuda.device_count = lambda: len(current)
+        torch.cuda.current_stream = lambda device: current[device]
         host = binpool.MemoryPool("host", "thp")
         """
 
@@ -215,38 +218,72 @@ class OnAFake(Told):
         assert host.poll() == 0 and host.active_blocks == 1
         """)
 
-    def test_no_context(self):
+    def test_the_streams_that_were_current(self):
+        """Not those that are when it is tried again."""
         self.told("""
-        Current.cuda_stream = 0
         tensor = binpool.torch.empty(host, 1000)
-        class Asked(Current):
-            def query(self):
-                asked.append(1)
-        asked, torch.cuda.current_stream = [], Asked
+        stream.capturing = True
         del tensor
-        assert asked and host.active_blocks == 0
+        stream.capturing = False
+        idle = Stream(stream.context, False, 0, 0)
+        current[0] = Current(idle)
+        other = binpool.torch.empty(host, 10)
+        assert host.poll() == 1
+        stream.finished = 1
+        assert host.poll() == 0 and host.active_blocks == 1
+        """)
+
+    def test_of_all_devices(self):
+        """Also where the thread has no context: none is made for it."""
+        self.told("""
+        tensor = binpool.torch.empty(host, 1000)
+        there = Stream(None, False, 1, 0)
+        kept = primary(1, there)
+        stream.finished = 1
+        del tensor
+        assert host.poll() == 1
+        there.finished = 1
+        assert host.poll() == 0
+        # PyTorch does nothing there yet.
+        kept.id = there.finished = 0
+        tensor = binpool.torch.empty(host, 1000)
+        del tensor
+        assert (host.poll(), host.active_blocks) == (0, 0)
+        """)
+
+    def test_before_cuda_is_used(self):
+        self.told("""
+        def unasked(*device):
+            raise AssertionError("CUDA was initialised")
+        torch.cuda.is_initialized = lambda: False
+        torch.cuda.current_stream = torch.cuda.device_count = unasked
+        tensor = binpool.torch.empty(host, 1000)
+        del tensor
+        assert (host.poll(), host.active_blocks) == (0, 0)
         """)
 
     def test_other_streams(self):
         self.told("""
-        class Stream:
-            pass
-        class Event:
-            def record(self, stream): recorded.append(stream)
-            def query(self): return over
-        torch.cuda.Stream, torch.cuda.Event = Stream, Event
-        recorded, over, side = [], False, Stream()
-        tensor = binpool.torch.empty(host, 1000)
-        raises(ValueError, "none of", binpool.torch.record_stream, torch.empty(1), side)
-        raises(ValueError, "none of", binpool.torch.record_stream,
-               binpool.torch.from_buffer(host(10)), side)
-        binpool.torch.record_stream(tensor[5:].view(torch.uint8), side)
-        del tensor
-        assert side in recorded and len(recorded) == 2 and host.poll() == 1
-        over = True
-        assert host.poll() == 0
-        strange = binpool.torch.empty(binpool.MemoryPool("r", "thp", reaper=True), 10)
-        raises(ValueError, "reaper", binpool.torch.record_stream, strange, side)
+        import time
+        for reaper in False, True:
+            host = binpool.MemoryPool("r", "thp", reaper=reaper)
+            side, stream.finished = Stream(stream.context, False, 1, 0), 0
+            recorded = Current(side)
+            tensor = binpool.torch.empty(host, 1000)
+            raises(ValueError, "none of", binpool.torch.record_stream, torch.empty(1), recorded)
+            raises(ValueError, "none of", binpool.torch.record_stream,
+                   binpool.torch.from_buffer(host(10)), recorded)
+            binpool.torch.record_stream(tensor[5:].view(torch.uint8), recorded)
+            del tensor
+            stream.finished = 1
+            for _ in range(20):
+                assert host.active_blocks == 1
+                reaper and time.sleep(0.01) or host.poll()
+            side.finished = 1
+            end = time.monotonic() + 60
+            while host.active_blocks and time.monotonic() < end:
+                reaper and time.sleep(0.01) or host.poll()
+            assert host.active_blocks == 0
         """)
 
 

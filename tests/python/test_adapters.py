@@ -35,15 +35,15 @@ class Absence(Case):
 class InFlight(Told):
     def test_what_cannot_be_freed_yet(self):
         self.told("""
-        from binpool._in_flight import again, registered, rest
+        from binpool._in_flight import again, rest
         host = binpool.MemoryPool("host", "thp")
-        def give(buffer):
-            cuda.free_on_stream(buffer, ctypes.addressof(stream))
-        rest(host(1000), give)
+        def streams():
+            return [(ctypes.addressof(stream), 0)]
+        rest(host(1000), streams)
         assert (host.poll(), host.active_blocks) == (1, 1)
         stream.capturing = True
-        rest(host(2000), give)
-        rest(pool(3000), give)
+        rest(host(2000), streams)
+        rest(pool(3000), streams)
         assert (host.poll(), host.active_blocks, pool.poll(), pool.active_blocks) == (1, 2, 0, 1)
         again()
         assert (host.poll(), pool.poll()) == (1, 0)
@@ -52,33 +52,54 @@ class InFlight(Told):
         assert (host.poll(), pool.poll()) == (2, 1)
         stream.finished = 1
         assert (host.poll(), host.active_blocks, pool.poll(), pool.active_blocks) == (0, 0, 0, 0)
+        # In no stream nothing is at work.
+        rest(host(1000), tuple)
+        assert (host.active_blocks, host.poll()) == (0, 0)
+        # It rests for those that were current then, whichever are when it is tried again.
+        other = Stream(stream.context, False, 1, 1)
+        current = stream
+        def streams():
+            return [(ctypes.addressof(current), 0)]
+        stream.submitted, stream.capturing = 2, True
+        rest(host(1000), streams)
+        stream.capturing, current = False, other
+        again()
+        assert host.poll() == 1
+        stream.finished = 2
+        assert host.poll() == 0
         # Who is interrupted has freed nothing.
-        def interrupted(buffer):
+        def interrupted(*wanted):
             if interrupts:
                 raise interrupts.pop()
+            return free(*wanted)
+        free, cuda.free_on_streams = cuda.free_on_streams, interrupted
         interrupts = [KeyboardInterrupt()]
-        try:
-            rest(host(1000), interrupted)
-        except KeyboardInterrupt:
-            pass
+        raises(KeyboardInterrupt, "", rest, host(1000), streams)
         assert (interrupts, host.active_blocks) == ([], 1)
         again()
-        assert host.active_blocks == 0
+        assert (host.poll(), host.active_blocks) == (0, 0)
         # Nothing is raised where something ends, and nothing is lost.
-        def fails(buffer):
-            if failures:
-                raise failures.pop()
-        for failures in ([RuntimeError("x")], [OSError(errno.EIO, "x")], [BufferError("x")]):
-            rest(host(1000), fails)
+        for interrupts in ([RuntimeError("x")], [OSError(errno.EIO, "x")], [BufferError("x")]):
+            rest(host(1000), streams)
             assert host.active_blocks == 1
             again()
+            assert (host.poll(), host.active_blocks) == (0, 0)
+        for interrupts in ([OSError(errno.ENODEV, "x")], [ValueError("released")]):
+            rest(host(1000), streams)
             assert host.active_blocks == 0
-        for failures in ([OSError(errno.ENODEV, "x")], [ValueError("released")]):
-            rest(host(1000), fails)
-            assert host.active_blocks == 0
-        buf = host(10)
-        assert not registered(buf)
-        with host.add_registrar(lambda *a: None):
-            assert registered(buf)
-        buf.release()
+        # Nor if it is not to be told where it is in use.
+        for problem in KeyboardInterrupt(), RuntimeError("x"):
+            problems = [problem] * 2
+            def fails():
+                if problems:
+                    raise problems.pop()
+                return streams()
+            try:
+                rest(host(1000), fails)
+                assert problem.args
+            except KeyboardInterrupt:
+                problems.clear()
+            assert host.active_blocks == 1
+            again()
+            assert (host.poll(), host.active_blocks) == (0, 0)
         """)

@@ -147,8 +147,25 @@ class OnAFake(Told):
         stream.capturing = True
         raises(BufferError, "captur", cuda.free_on_stream, buf, ctypes.addressof(stream))
         assert not buf.released
+        stream.capturing, stream.finished = False, 0
+        # Of several it waits for the last; the device says whose default stream is meant.
+        there = Stream(None, False, 1, 0)
+        kept = primary(1, there)
+        handles = [ctypes.addressof(stream), 0]
+        raises(ValueError, "1 devices of 2", cuda.free_on_streams, buf, handles, [0])
+        raises(TypeError, "no buffer", cuda.free_on_streams, 7, handles)
+        raises(TypeError, "no stream", cuda.free_on_streams, buf, [0, "x"])
+        e = raises(OSError, "", cuda.free_on_streams, buf, handles)
+        assert (e.errno, buf.released) == (errno.ENODEV, False)
+        cuda.free_on_streams(buf, handles, [0, 1])
+        cuda.free_on_streams(host(100), [], [])
+        assert (buf.released, pool.poll(), host.active_blocks) == (True, 1, 0)
+        stream.finished = 1
+        assert pool.poll() == 1
+        there.finished = 1
+        assert pool.poll() == 0
         host.destroy()
-        del buf
+        del buf, e
         """)
 
     def test_pinned(self):

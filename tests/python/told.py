@@ -27,7 +27,8 @@ class Told(Case):
             f.write('#include "fake_cuda.h"\n' + "".join(
                 f"void *at_{name}(void) {{ return &fake_cuda()->{name}; }}\n"
                 for name in ("current", "mode", "alloc_error", "allocated", "wrong", "register_error",
-                             "register_calls", "register_fail_at")))
+                             "register_calls", "register_fail_at", "primary", "retained",
+                             "record_error")))
         subprocess.run([compiler, "-shared", "-fPIC", "-I", unit, "-o",
                         os.path.join(cls.folder.name, "libcuda.so.1"), names,
                         os.path.join(unit, "fake_cuda.c")], check=True)
@@ -46,6 +47,7 @@ class Told(Case):
                 function.restype = ctypes.c_void_p
                 kind = dict(current=ctypes.c_void_p, mode=ctypes.c_int,
                             alloc_error=ctypes.c_int, register_error=ctypes.c_int,
+                            record_error=ctypes.c_int, retained=ctypes.c_long,
                             allocated=ctypes.c_long).get(name, ctypes.c_ulong)
                 return kind.from_address(function())
             def __getattr__(self, name):
@@ -61,6 +63,13 @@ class Told(Case):
                         ("submitted", ctypes.c_uint64), ("finished", ctypes.c_uint64)]
         context = Context(7)
         stream = Stream(ctypes.addressof(context), False, 1, 0)
+        # A device's primary context, which has such a default stream.
+        def primary(device, default_stream):
+            made = Context(100 + device, device, ctypes.addressof(default_stream))
+            default_stream.context = ctypes.addressof(made)
+            array = (ctypes.c_void_p * 2).from_address(driver.at_primary())
+            array[device] = ctypes.addressof(made)
+            return made
         def raises(kind, words, function, *arguments, **named):
             try:
                 function(*arguments, **named)
@@ -71,13 +80,15 @@ class Told(Case):
         e = raises(OSError, "no context is current", cuda.DevicePool)
         assert e.errno == errno.ENODEV
         fake.current = ctypes.addressof(context)
+        driver.at_primary.restype = ctypes.c_void_p
         pool = cuda.DevicePool("gpu", 1 << 20)
         fake.current = None
         """
     END = """
         del pool
         gc.collect()
-        assert (fake.allocated, fake.wrong, fake.mode) == (0, 0, 0), (fake.allocated, fake.wrong)
+        found = fake.allocated, fake.wrong, fake.mode, fake.retained
+        assert found == (0, 0, 0, 0), found
         print("over")
         """
 

@@ -247,6 +247,19 @@ static void default_streams(void **state)
 		s[last].finished = 1;
 		assert_int_equal(binpool_poll(pool), 0);
 	}
+	/* One that is no default stream is waited for, whatever its device has. */
+	for (int i = 0; i < 2; i++) {
+		struct CUstream_st *other = &s[2];
+
+		cuda->current = NULL;
+		cuda->primary[0] = i ? &ctx[0] : NULL;
+		s[2].finished = 0;
+		assert_ok(binpool_free_on_cuda_streams(pool, binpool_alloc(pool, MIB), &other,
+						       devices, 1));
+		assert_int_equal(binpool_poll(pool), 1);
+		s[2].finished = 1;
+		assert_int_equal(binpool_poll(pool), 0);
+	}
 	/* A capture that it would break, and a context that cannot be entered. */
 	s[0].capturing = true;
 	assert_int_equal(

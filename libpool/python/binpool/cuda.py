@@ -23,7 +23,9 @@ from ._errors import check
 from ._registrar import Registrar
 
 _, _lib = _library.open_library("libbinpool-cuda.so.0", {
-    "free_on_cuda_stream": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
+    "free_on_cuda_streams": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p,
+                             ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int),
+                             ctypes.c_size_t),
     "cuda_attach": (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32,
                     ctypes.POINTER(ctypes.c_uint64)),
     "cuda_device_allocator": (ctypes.c_int, ctypes.POINTER(_library.AllocatorOps)),
@@ -75,11 +77,29 @@ def free_on_stream(buf, stream=0):
     legacy default stream. Errors as MemoryPool.free's; BufferError also while the stream is
     captured; OSError (ENODEV) without a driver or a context. Then nothing happened.
     """
+    free_on_streams(buf, (stream,))
+
+
+def free_on_streams(buf, streams, devices=None):
+    """As free_on_stream, of several: it rests until what is in all of them by now is done.
+
+    devices: the device of each stream, by its number, as a default stream has one handle on all of
+    them. It is then that of the current context, if this is one of its device, and otherwise of the one
+    that PyTorch, CuPy and RMM use; where there is none nothing is at work. -1, or None for all: the
+    current context's. No streams: it is freed at once. ValueError also: not as many devices as streams.
+    """
     if not isinstance(buf, (PooledBuffer, DeviceBuffer)):
         raise TypeError(f"{buf!r} is no buffer of a pool")
-    handle = _handle(stream)
+    handles = [_handle(stream) for stream in streams]
+    n = len(handles)
+    if devices is not None:
+        if len(devices) != n:
+            raise ValueError(f"{len(devices)} devices of {n} streams")
+        devices = (ctypes.c_int * n)(*devices)
+    handles = (ctypes.c_void_p * n)(*handles)
     pooled = buf.pooled if isinstance(buf, DeviceBuffer) else buf
-    pooled._give_with(lambda pool, ptr: check(_lib.free_on_cuda_stream(pool, ptr, handle)))
+    pooled._give_with(
+        lambda pool, ptr: check(_lib.free_on_cuda_streams(pool, ptr, handles, devices, n)))
 
 
 class DeviceBuffer:

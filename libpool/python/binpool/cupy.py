@@ -9,11 +9,8 @@
 Needs cupy.
 """
 
-import errno
-
-from . import cuda
 from ._backend import MemoryPool
-from ._in_flight import again, registered, rest
+from ._in_flight import again, rest
 
 try:
     import cupy
@@ -27,19 +24,14 @@ _CUDAError = cupy.cuda.runtime.CUDARuntimeError
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 
 
-def _give(buffer):
-    """Frees it when what is in the current stream is over."""
+def _in_use():
+    """The streams that are current, one of each device."""
     try:
-        cuda.free_on_stream(buffer, cupy.cuda.get_current_stream())
+        return [(cupy.cuda.get_current_stream(device), device)
+                for device in range(cupy.cuda.runtime.getDeviceCount())]
     except _CUDAError:
         # Without a driver or a device nothing is at work.
-        return
-    except OSError as e:
-        if e.errno != errno.ENODEV or not registered(buffer):
-            raise
-        # A thread that has done nothing on the device. This gives it the context.
-        cupy.cuda.Device().use()
-        cuda.free_on_stream(buffer, cupy.cuda.get_current_stream())
+        return ()
 
 
 class _Memory:
@@ -53,9 +45,9 @@ class _Memory:
     def __int__(self):
         return self.ptr
 
-    def __del__(self, rest=rest, give=_give):
+    def __del__(self, rest=rest, in_use=_in_use):
         if self.size:
-            rest(self.buffer, give)
+            rest(self.buffer, in_use)
 
 
 class PinnedAllocator:
@@ -64,7 +56,8 @@ class PinnedAllocator:
     It keeps the pool, and so does what it gives. The pool has to be attached to CUDA
     (binpool.cuda.attach), or its memory is copied as any. Called with a number of bytes it returns a
     cupy.cuda.PinnedMemoryPointer, whose memory goes back with the last array of it: it
-    rests until the stream that is current then has done what it has by then. No memory: the
+    rests until the streams that are current then, one of each device, have done what they have by
+    then. No memory: the
     CUDARuntimeError that CuPy knows (cudaErrorMemoryAllocation), with the pool's as its cause;
     CuPy then copies without pinned memory. OSError in a forked child. Any thread may call it.
     TypeError: no pool; ValueError: one of handles.

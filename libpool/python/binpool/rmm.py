@@ -8,7 +8,6 @@ Needs rmm.
 """
 
 import ctypes
-import errno
 
 from . import cuda
 from ._backend import MemoryPool
@@ -32,24 +31,14 @@ _keep = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi
 _let_go = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythonapi))
 
 
-def _enter():
-    """Gives a thread that has done nothing on the device its context; whether there is one."""
+def _device():
+    """The thread's, whose default stream RMM means; -1: there is none."""
     try:
         error, device = runtime.cudaGetDevice()
-        return not error and not runtime.cudaSetDevice(device)[0]
+        return -1 if error else device
     except RuntimeError:
         # No driver.
-        return False
-
-
-def _give(buffer, stream):
-    """Frees it when what is in the stream is over."""
-    try:
-        cuda.free_on_stream(buffer, stream)
-    except OSError as e:
-        if e.errno != errno.ENODEV or not _enter():
-            raise
-        cuda.free_on_stream(buffer, stream)
+        return -1
 
 
 class _Deallocate:
@@ -60,11 +49,11 @@ class _Deallocate:
     def __init__(self, pool):
         self.pool, self.buffers = pool, {}
 
-    def __call__(self, ptr, nbytes, stream, rest=rest, give=_give, let_go=_let_go):
+    def __call__(self, ptr, nbytes, stream, rest=rest, device=_device, let_go=_let_go):
         # Nobody can be told of an error here.
         buffer = self.buffers.pop(ptr, None)
         if buffer is not None:
-            rest(buffer, lambda buffer: give(buffer, stream))
+            rest(buffer, lambda: [(stream, device())])
             let_go(self)
 
 

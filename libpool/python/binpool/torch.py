@@ -10,11 +10,10 @@
 Any thread may call anything. Needs torch.
 """
 
-import errno
+import functools
 import operator
 import weakref
 
-from . import cuda
 from ._backend import MemoryPool, PooledBuffer
 from ._in_flight import again, rest
 
@@ -33,32 +32,23 @@ class _View(weakref.ref):
     __slots__ = ("buffer", "ptr", "streams")
 
 
+@functools.lru_cache(None)
+def _devices():
+    return range(torch.cuda.device_count())
+
+
+def _in_use(recorded):
+    """The streams that are current, one of each device, and those that were recorded."""
+    if not torch.cuda.is_initialized():
+        return ()
+    streams = recorded.union(torch.cuda.current_stream(device) for device in _devices())
+    return [(stream, stream.device.index) for stream in streams]
+
+
 def _ended(view, views=_views, rest=rest):
     views.pop(view.ptr, None)
-    streams = view.streams
-    rest(view.buffer, lambda buffer: _give(buffer, streams))
-
-
-def _give(buffer, streams):
-    """Frees it when what is in the current stream and in those that were recorded is over."""
-    if not torch.cuda.is_initialized():
-        return
-    current = torch.cuda.current_stream()
-    if streams - {current}:
-        events = []
-        for stream in streams | {current}:
-            events.append(torch.cuda.Event())
-            events[-1].record(stream)
-        buffer.pool.free_after(buffer, *(event.query for event in events))
-        return
-    try:
-        cuda.free_on_stream(buffer, current)
-    except OSError as e:
-        if e.errno != errno.ENODEV:
-            raise
-        # A thread that has done nothing on the device. This gives it the context.
-        current.query()
-        cuda.free_on_stream(buffer, current)
+    recorded = view.streams
+    rest(view.buffer, lambda: _in_use(recorded))
 
 
 def from_buffer(buffer, dtype=None, size=None):
@@ -82,9 +72,9 @@ def empty(pool, size, dtype=None):
     """A tensor in memory of a pool's, which goes back with the last tensor that has it.
 
     size: an int or several; dtype: PyTorch's default if None. Contents: anything. Pinned if the pool
-    is attached to CUDA. When its last tensor goes, the memory rests until the stream that is
-    current then, of the current device, has done what it has by then; for others, and copies to
-    other devices, see record_stream(). A graph's tensors are kept as long as the graph is used. MemoryError; OSError
+    is attached to CUDA. When its last tensor goes, the memory rests until the streams that are
+    current then, one of each device, have done what they have by then; for others see
+    record_stream(). A graph's tensors are kept as long as the graph is used. MemoryError; OSError
     in a forked child.
     """
     if not isinstance(pool, MemoryPool):
@@ -112,7 +102,7 @@ def record_stream(tensor, stream):
 
     stream: a torch.cuda.Stream that copies from or to it, and is not current where its last
     tensor goes. As Tensor.record_stream, which is for memory of the device. ValueError: no such
-    tensor, or its pool has a reaper, which asks nothing of Python's.
+    tensor.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{tensor!r} is no tensor")
@@ -122,6 +112,4 @@ def record_stream(tensor, stream):
     view = _views.get(storage.data_ptr())
     if view is None:
         raise ValueError("the tensor is none of binpool.torch.empty()")
-    if view.buffer.pool._reaper:
-        raise ValueError("a pool's own thread (reaper) asks no events of PyTorch's")
     view.streams.add(stream)

@@ -233,8 +233,8 @@ static bool device_is_current(const struct cuda *cuda, int device)
 }
 
 /*
- * As record(), for a default stream of the device's primary context. Without one nothing is at work
- * there. It is asked first, as retaining would make it.
+ * As record(), in the device's primary context, which a default stream is then of; others want any
+ * context. Whether there is one is asked first, as retaining would make it.
  */
 static int record_on_device(const struct cuda *cuda, CUstream stream, int device,
 			    struct event **events)
@@ -248,7 +248,7 @@ static int record_on_device(const struct cuda *cuda, CUstream stream, int device
 	if (err)
 		return cuda_explain(cuda, "cuDevicePrimaryCtxGetState", err);
 	if (!active)
-		return 0;
+		return is_default(stream) ? 0 : record(cuda, stream, events);
 	err = cuda->DevicePrimaryCtxRetain(&ctx, device);
 	if (err)
 		return cuda_explain(cuda, "cuDevicePrimaryCtxRetain", err);
@@ -269,11 +269,10 @@ static int record_all(const struct cuda *cuda, CUstream const *streams, const in
 	int ret = 0;
 
 	for (size_t i = 0; i < n && !ret; i++) {
-		bool elsewhere = devices && devices[i] >= 0 && is_default(streams[i]) &&
-				 !device_is_current(cuda, devices[i]);
-
-		ret = elsewhere ? record_on_device(cuda, streams[i], devices[i], events)
-				: record(cuda, streams[i], events);
+		if (devices && devices[i] >= 0 && !device_is_current(cuda, devices[i]))
+			ret = record_on_device(cuda, streams[i], devices[i], events);
+		else
+			ret = record(cuda, streams[i], events);
 	}
 	return ret;
 }
