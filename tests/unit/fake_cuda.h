@@ -32,7 +32,7 @@ struct fake_cuda {
 	struct CUctx_st *current;
 	/* Of the devices that there are. NULL, or destroyed: there is none. */
 	struct CUctx_st *primary[2];
-	long retained; /* of these, by the library */
+	long retained;	  /* of these, by the library */
 	int mode;	  /* of capture, of the thread; global at first */
 	int record_error; /* what EventRecord answers */
 	int query_error;  /* what EventQuery answers */
