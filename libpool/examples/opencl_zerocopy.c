@@ -5,12 +5,12 @@
  *	cc opencl_zerocopy.c $(pkg-config --cflags --libs binpool-opencl) -lOpenCL
  */
 #include <stdio.h>
+#include <unistd.h>
 
 #include <binpool_cl.h>
 
 /* For those who run examples as tests. */
 #define EXIT_SKIPPED 77
-#define PAGE	     4096
 
 static int say_why(void)
 {
@@ -48,7 +48,7 @@ int main(void)
 	if (binpool_create(&pool, NULL) ||
 	    binpool_cl_attach_ex(pool, context, queue, BINPOOL_CL_ZEROCOPY, &id))
 		return say_why();
-	x = binpool_alloc_aligned(pool, items * sizeof(*x), PAGE);
+	x = binpool_alloc_aligned(pool, items * sizeof(*x), (size_t)sysconf(_SC_PAGESIZE));
 	if (!x || binpool_cl_mem(pool, x, context, &mem))
 		return say_why();
 	/* The host's, from here ... */

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
-"""Pinned memory of PyTorch's and of CuPy's pools, for bench-cuda.
+"""Pinned memory of PyTorch's and of CuPy's pools, and of binpool's for them, for bench-cuda.
 
-    frameworks.py torch|cupy BYTES...
+    frameworks.py torch|cupy|binpool.torch|binpool.cupy BYTES...
 
 Prints figures as the programs do: of each size the first allocation, which the framework's pool
-does not have yet, and all further ones. Import and context come before, and are told. Status 77
-and a sentence: the framework is not installed, or sees no device.
+does not have yet, and all further ones. Import and context come before, and are told; a pool of
+binpool's is made with the first. Status 77 and a sentence: the framework is not installed, or sees
+no device.
 """
 
+import importlib
 import sys
 import time
 
@@ -46,6 +48,33 @@ def cupy():
     return library.cuda.alloc_pinned_memory
 
 
+def pooled(framework):
+    """What allocates by binpool's adapter for a framework."""
+    framework()
+    try:
+        import binpool
+        import binpool.cuda
+        adapter = importlib.import_module(f"binpool.{framework.__name__}")
+    except ImportError as error:
+        impossible(f"binpool's package cannot be used here: {error}")
+    print(f"# binpool.{framework.__name__}: {binpool.backend_reason}")
+    made = []
+
+    def make():
+        pool = binpool.MemoryPool("bench", "thp")
+        binpool.cuda.attach(pool)
+        if framework is cupy:
+            return adapter.PinnedAllocator(pool)
+        uint8 = sys.modules["torch"].uint8
+        return lambda size: adapter.empty(pool, size, uint8)
+
+    def alloc(size):
+        if not made:
+            made.append(make())
+        return made[0](size)
+    return alloc
+
+
 def again(alloc, size):
     """Microseconds for taking and giving back."""
     n = 1
@@ -61,7 +90,9 @@ def again(alloc, size):
 
 def main():
     start = time.perf_counter()
-    alloc = {"torch": torch, "cupy": cupy}[sys.argv[1]]()
+    package, _, name = sys.argv[1].rpartition(".")
+    framework = {"torch": torch, "cupy": cupy}[name]
+    alloc = pooled(framework) if package else framework()
     print(f"context_ms {(time.perf_counter() - start) * 1e3:.1f}")
     for size in map(int, sys.argv[2:]):
         start = time.perf_counter()

@@ -82,7 +82,6 @@ static void *map_file(int fd, size_t bytes)
 	if (ptr == MAP_FAILED)
 		end(IMPOSSIBLE, "%zu huge pages could not be had: %m",
 		    whole_pages(bytes) / huge_bytes());
-	close(fd);
 	populate(ptr, whole_pages(bytes));
 	return ptr;
 }
@@ -91,22 +90,29 @@ static void *hugetlb_get(size_t bytes)
 {
 	int fd = memfd_create("bench", MFD_HUGETLB | (unsigned int)__builtin_ctzl(huge_bytes())
 							     << MFD_HUGE_SHIFT);
+	void *ptr;
 
 	if (fd < 0 || ftruncate(fd, (off_t)whole_pages(bytes)))
 		end(IMPOSSIBLE, "a file of huge pages: %m");
-	return map_file(fd, bytes);
+	ptr = map_file(fd, bytes);
+	close(fd);
+	return ptr;
 }
 
-/* The files that a parent keeps, "FD:BYTES,..."; each is used once. */
+/* What the files that a parent keeps are mapped at, by descriptor; NULL: nobody has it. */
+static void *taken[1024];
+
+#define TAKEN (sizeof(taken) / sizeof(taken[0]))
+
+/* Of those files, "FD:BYTES,...", the smallest that is large enough. */
 static void *warm_get(size_t bytes)
 {
 	const char *files = getenv("BINPOOL_TEST_WARM");
 	int fd, best = -1, used;
-	static char taken[1024];
 	size_t size, least = SIZE_MAX;
 
 	while (files && sscanf(files, "%d:%zu%n", &fd, &size, &used) == 2) {
-		if (size >= bytes && size < least && (size_t)fd < sizeof(taken) && !taken[fd]) {
+		if (size >= bytes && size < least && (size_t)fd < TAKEN && !taken[fd]) {
 			best = fd;
 			least = size;
 		}
@@ -116,8 +122,17 @@ static void *warm_get(size_t bytes)
 	/* As when a pool grows beyond what was kept ready for it. */
 	if (best < 0)
 		return hugetlb_get(bytes);
-	taken[best] = 1;
-	return map_file(best, bytes);
+	taken[best] = map_file(best, bytes);
+	return taken[best];
+}
+
+/* The file keeps its pages for the next. */
+static void warm_put(void *ptr, size_t bytes)
+{
+	for (size_t fd = 0; fd < TAKEN; fd++)
+		if (taken[fd] == ptr)
+			taken[fd] = NULL;
+	mapped_put(ptr, bytes);
 }
 
 static void *host_get(size_t bytes)
@@ -153,7 +168,7 @@ static const struct memory_kind kinds[] = {
 	{"pool-hugetlb", .provider = BINPOOL_PROVIDER_HUGETLB},
 	{"pool-thp", .provider = BINPOOL_PROVIDER_THP},
 	{"hugetlb", .get = hugetlb_get, .put = mapped_put, .registered = true},
-	{"warm", .get = warm_get, .put = mapped_put, .registered = true},
+	{"warm", .get = warm_get, .put = warm_put, .registered = true},
 	{"thp", .get = thp_get, .put = mapped_put, .registered = true},
 	{"host", .get = host_get, .put = host_put, .pinned_by_driver = true},
 	{"pageable", .get = pageable_get, .put = pageable_put, .pageable = true},

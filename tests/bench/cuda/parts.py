@@ -27,7 +27,9 @@ PINNED = [
 QUICK = ("binpool, warm memory", "by hand, warm memory", "binpool, thp", "cuMemHostAlloc")
 QUICK_SLOW = ("binpool, warm memory", "by hand, warm memory", "cuMemHostAlloc")
 SLOW = 4 * GIB
-FRAMEWORKS = [("PyTorch", "torch"), ("CuPy", "cupy")]
+# In Python; the first is what ratios are to.
+FRAMEWORKS = [("binpool.torch, thp", "binpool.torch"), ("PyTorch", "torch"),
+              ("binpool.cupy, thp", "binpool.cupy"), ("CuPy", "cupy")]
 # What much memory comes in, in ready.c and neighbour.c.
 PIECES = 16
 
@@ -62,10 +64,11 @@ def alloc(part):
     def framework(label, name, some):
         def turn():
             figures = part.run(label, [sys.executable, os.path.join(HERE, "frameworks.py"), name,
-                                       *map(str, some)])
+                                       *map(str, some)], session.python())
             for key, values in figures.items():
                 figure, _, size = key.partition(".")
-                part.add(human(int(size)) if size else "", label, {figure: values})
+                part.add(f"{human(int(size))}, in Python" if size else "", label,
+                         {figure: values})
         return turn
 
     def peers(some):
@@ -304,9 +307,12 @@ def neighbour(part):
     fast = [("binpool", "pool-hugetlb", "parts", pieces),
             ("binpool in background", "pool-hugetlb", "background", pieces),
             (f"in background, {human(rate)}/s", "pool-hugetlb", f"background:{rate}", pieces),
-            ("by hand, in one call", "warm", "whole", whole)]
+            ("by hand, in one call", "warm", "whole", whole),
+            (f"by hand, in {PIECES} calls", "warm", "parts", pieces)]
     thp = [("binpool, thp", "pool-thp", "parts", ()),
-           ("binpool, thp, in background", "pool-thp", "background", ())]
+           ("binpool, thp, in background", "pool-thp", "background", ()),
+           ("by hand, thp, in one call", "thp", "whole", ()),
+           (f"by hand, thp, in {PIECES} calls", "thp", "parts", ())]
     slow = [("cuMemHostAlloc", "host", "parts", ())]
     calls = {"copy": "copy of 64 KiB", "ask": "cuMemGetInfo", "pin": "cuMemHostAlloc of 64 KiB"}
 

@@ -3,6 +3,7 @@
 and the JSON file; memory that is kept warm, and huge pages."""
 
 import ctypes
+import glob
 import json
 import mmap
 import os
@@ -176,6 +177,16 @@ class Session:
         self.warm_library = os.path.join(self.build, "tests", "preload", "warm.so")
         self.huge = None
         self.result = {"parts": {}, "machine": {}, "conditions": []}
+
+    def python(self):
+        """The environment in which binpool's package is found: the one that was installed below the
+        build folder, or packed, or else the tree's, which has no extension."""
+        folders = [os.path.join(self.build, "python"),
+                   *glob.glob(os.path.join(self.build, "python/venv/lib/python3*/site-packages")),
+                   os.path.join(self.tree, "libpool", "python")]
+        folder = next(f for f in folders if os.path.exists(os.path.join(f, "binpool")))
+        return {"BINPOOL_LIBRARY": os.path.join(self.build, "lib", "libbinpool.so.0"),
+                "PYTHONPATH": ":".join(p for p in (folder, os.environ.get("PYTHONPATH")) if p)}
 
     def spawn(self, argv, limit, environment=None, fds=()):
         """(status, stdout, stderr); status None: it was stopped, and what it said till then."""
