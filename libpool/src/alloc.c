@@ -243,12 +243,15 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
  */
 static void *allocate_alone(const struct binpool *pool, struct cache *c, uint64_t bytes)
 {
-	uint64_t capacity = class_capacity(pool, bytes);
+	uint32_t place = cache_place(pool, bytes), index = place / sizeof(struct magazine);
+	uint64_t capacity;
 
-	if (!bytes || !capacity || capacity > pool->max_bytes)
+	if (index >= pool->cache_bins)
 		return NULL;
-	return arena_alloc(c, class_bin(pool, capacity), capacity, natural_align(pool, capacity),
-			   bytes);
+	capacity = magazine_of(c, place)->capacity;
+	if (!capacity)
+		capacity = class_bin_capacity(pool, pool->cache_bin + index);
+	return arena_alloc(c, index, capacity, natural_align(pool, capacity), bytes);
 }
 
 /* From the thread's cache, or NULL. */
@@ -268,25 +271,31 @@ static void *allocate_cached_slowly(struct binpool *pool, size_t size)
 					   : NULL;
 }
 
-static __attribute__((noinline)) void *allocate_slowly(struct binpool *pool, size_t size)
+/* From the pool, with whatever that takes. NULL with errno. */
+static __attribute__((noinline)) void *allocate_at(struct binpool *pool, size_t size,
+						   size_t alignment)
 {
-	struct cache *c = pool ? cache_of(pool) : NULL;
-	void *ptr = allocate_cached_slowly(pool, size);
 	struct binpool_buf buf;
-	int err;
-
-	if (!ptr && c)
-		ptr = allocate_alone(pool, c, size);
-	if (ptr)
-		return ptr;
-	err = pool_enter_host(pool);
+	int err = pool_enter_host(pool);
 
 	if (!err)
-		err = allocate(pool, size, 1, 0, &buf);
+		err = allocate(pool, size, alignment, 0, &buf);
 	if (!err)
 		return buf.ptr;
 	errno = -err;
 	return NULL;
+}
+
+static __attribute__((noinline)) void *allocate_slowly(struct binpool *pool, size_t size)
+{
+	struct cache *c = pool && size ? cache_of(pool) : NULL;
+	void *ptr = NULL;
+
+	if (c && cache_is_slow(c, pool))
+		ptr = cache_pop_slowly(c, cache_place(pool, size), size);
+	if (c && !ptr)
+		ptr = allocate_alone(pool, c, size);
+	return ptr ? ptr : allocate_at(pool, size, 1);
 }
 
 EXPORT void *binpool_alloc(struct binpool *pool, size_t size)
@@ -309,15 +318,7 @@ EXPORT void *binpool_alloc_cached(struct binpool *pool, size_t size)
 
 EXPORT void *binpool_alloc_aligned(struct binpool *pool, size_t size, size_t alignment)
 {
-	struct binpool_buf buf;
-	int err = pool_enter_host(pool);
-
-	if (!err)
-		err = allocate(pool, size, alignment, 0, &buf);
-	if (!err)
-		return buf.ptr;
-	errno = -err;
-	return NULL;
+	return allocate_at(pool, size, alignment);
 }
 
 EXPORT int binpool_alloc_bulk(struct binpool *pool, size_t size, size_t n, void **ptrs)

@@ -244,19 +244,20 @@ static bool kept_out(const struct cache *c)
 }
 
 /*
- * A buffer of @bin for @bytes: what others freed and is in the depot, or a run of the thread's
- * arena; NULL: it is not so simple.
+ * A buffer of the cached bin @index for @bytes: what others freed and is in the depot, or a run of
+ * the thread's arena; NULL: it is not so simple.
  */
-char *arena_alloc(struct cache *c, uint32_t bin, uint64_t capacity, uint64_t align, uint64_t bytes)
+char *arena_alloc(struct cache *c, uint32_t index, uint64_t capacity, uint64_t align,
+		  uint64_t bytes)
 {
 	struct binpool *pool = c->pool;
-	uint32_t index = bin - pool->cache_bin;
+	uint32_t bin = pool->cache_bin + index;
 	struct arena *arena;
 	const struct bin *b;
 	struct run *run = NULL;
 	char *ptr = NULL;
 
-	if (index >= pool->cache_bins || c->crowded)
+	if (c->crowded)
 		return NULL;
 	arena = enter_own(c);
 	b = bins_at(pool, bin);

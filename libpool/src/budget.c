@@ -87,12 +87,6 @@ void cache_set_credit(struct cache *c, uint64_t credit)
 	set_bound(c, credit);
 }
 
-/* The thread asked for a buffer of the class, and its cache had none. */
-void cache_missed(struct cache *c, uint32_t bin)
-{
-	c->recent[c->recent_next++ % RECENT_MAX] = bin;
-}
-
 static bool missed_lately(const struct cache *c, uint32_t bin)
 {
 	for (uint32_t i = 0; i < RECENT_MAX; i++)
@@ -190,9 +184,12 @@ static uint64_t lately_bytes(const struct cache *c)
 		const struct magazine *m = c->magazines;
 		bool again = false;
 
+		/* Most of them have nothing. */
+		if (index >= c->pool->cache_bins || !magazine_fill(m[index].count))
+			continue;
 		for (uint32_t before = 0; before < i; before++)
 			again = again || c->recent[before] == c->recent[i];
-		if (!again && index < c->pool->cache_bins)
+		if (!again)
 			bytes += magazine_fill(m[index].count) * m[index].capacity;
 	}
 	return bytes;
@@ -287,6 +284,18 @@ static bool magazine_grow(struct magazine *m, uint32_t room)
 	return true;
 }
 
+/* Lowers top to the first magazine that has a buffer, but not below @index. False: that is it. */
+static bool top_above(struct cache *c, uint32_t index)
+{
+	const struct magazine *m = &c->magazines[c->top], *least = &c->magazines[index];
+
+	while (m > least && !magazine_fill(m->count))
+		m--;
+	if (m < &c->magazines[c->top])
+		cache_set_top(c, (uint32_t)(m - c->magazines));
+	return m > least;
+}
+
 /*
  * Room for one more buffer of the class in the thread's own cache, at the cost of
  * larger ones if need be. @alone: only its arena is locked.
@@ -323,13 +332,9 @@ enum cache_room cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity
 		}
 	}
 	while (cache_bytes(c) + capacity > most) {
-		struct magazine *top = &c->magazines[c->top];
-
-		if (c->top > index && magazine_fill(top->count)) {
-			if (!evict(c, top, 1, alone))
+		if (top_above(c, index)) {
+			if (!evict(c, &c->magazines[c->top], 1, alone))
 				return ROOM_LOCKED;
-		} else if (c->top > index) {
-			cache_set_top(c, c->top - 1);
 		} else if (magazine_fill(m->count) > 1) {
 			if (!overflow(c, m, alone))
 				return ROOM_LOCKED;
@@ -351,9 +356,7 @@ static bool full(struct cache *c, uint32_t bin, uint64_t capacity)
 {
 	uint32_t index = bin - c->pool->cache_bin;
 
-	while (c->top > index && !magazine_fill(c->magazines[c->top].count))
-		cache_set_top(c, c->top - 1);
-	return c->top <= index && magazine_fill(c->magazines[index].count) &&
+	return !top_above(c, index) && magazine_fill(c->magazines[index].count) &&
 	       cache_bytes(c) + capacity > bound(c, bin, capacity);
 }
 

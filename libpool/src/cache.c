@@ -64,20 +64,6 @@ static bool barrier(void)
 
 /* ---- Moving buffers between a cache and the pool; all locked ------------- */
 
-/* The thread's magazine of a class, from now on in use. Its owner's, who holds an arena's lock. */
-struct magazine *magazine_at(struct cache *c, uint32_t bin, uint64_t capacity)
-{
-	struct magazine *m = &c->magazines[bin - c->pool->cache_bin];
-
-	if (!m->capacity) {
-		m->bin = bin;
-		m->capacity = capacity;
-		m->next = c->in_use;
-		c->in_use = m;
-	}
-	return m;
-}
-
 /* Brings the pool's counters up to what the magazine's owner did. */
 void magazine_settle(struct binpool *pool, struct magazine *m)
 {

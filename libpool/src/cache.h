@@ -221,6 +221,26 @@ static FAST struct magazine *magazine_of(struct cache *c, uint32_t place)
 	return (struct magazine *)((char *)c->magazines + place);
 }
 
+/* The thread's magazine of a class, from now on in use. Its owner's, who holds an arena's lock. */
+static inline struct magazine *magazine_at(struct cache *c, uint32_t bin, uint64_t capacity)
+{
+	struct magazine *m = &c->magazines[bin - c->pool->cache_bin];
+
+	if (__builtin_expect(!m->capacity, 0)) {
+		m->bin = bin;
+		m->capacity = capacity;
+		m->next = c->in_use;
+		c->in_use = m;
+	}
+	return m;
+}
+
+/* The thread asked for a buffer of the class, and its cache had none. As magazine_at(). */
+static inline void cache_missed(struct cache *c, uint32_t bin)
+{
+	c->recent[c->recent_next++ % RECENT_MAX] = bin;
+}
+
 /*
  * A buffer of the magazine at @place, which is active then, or NULL. @asked is what the user
  * wants of it. Inside, or with a lock that keeps others out; so is magazine_push().
@@ -310,7 +330,6 @@ struct cache *cache_get(struct binpool *pool);
 bool cache_raise(struct cache *c, uint32_t place, uint64_t align);
 char *cache_pop_slowly(struct cache *c, uint32_t place, uint64_t asked);
 bool cache_push_slowly(struct cache *c, struct run *run, char *ptr);
-struct magazine *magazine_at(struct cache *c, uint32_t bin, uint64_t capacity);
 void magazine_settle(struct binpool *pool, struct magazine *m);
 void magazine_drop(struct cache *c, struct magazine *m, uint32_t n);
 void magazine_leave(struct cache *c, struct magazine *m, uint32_t n,
@@ -331,7 +350,6 @@ bool caches_fenced(void);
 
 /* budget.c; all locked, and cache_make_room() also with the lock of the thread's arena, alone. */
 void cache_set_credit(struct cache *c, uint64_t credit);
-void cache_missed(struct cache *c, uint32_t bin);
 bool bins_have_room(struct binpool *pool, uint64_t capacity);
 enum cache_room {
 	ROOM_NONE,
@@ -354,7 +372,8 @@ void arena_change(struct cache *c);
 void arena_follow(struct cache *c, const struct run *run);
 void cache_set_idle(struct cache *c, bool idle);
 /* Without. */
-char *arena_alloc(struct cache *c, uint32_t bin, uint64_t capacity, uint64_t align, uint64_t bytes);
+char *arena_alloc(struct cache *c, uint32_t index, uint64_t capacity, uint64_t align,
+		  uint64_t bytes);
 bool arena_free(struct cache *c, struct run *run, const char *ptr, const size_t *size);
 /* With the lock of the thread's arena. */
 bool arena_evict(struct cache *c, struct magazine *m, uint32_t n);

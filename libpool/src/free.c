@@ -203,12 +203,12 @@ static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *
 						    const size_t *size)
 {
 	struct cache *c = pool ? cache_of(pool) : NULL;
-	struct run *run = c ? map_find(ptr) : NULL;
+	struct run *run = c ? run_of(pool, ptr, size) : NULL;
 	int err;
 
 	/* The thread has a cache, so it is in no callback of the pool and the pool is not dead. */
-	if (run && run_pool(run) == pool &&
-	    (release_cached_slowly(pool, ptr, size) || arena_free(c, run, ptr, size)))
+	if (run && ((cache_is_slow(c, pool) && cache_push_slowly(c, run, ptr)) ||
+		    arena_free(c, run, ptr, size)))
 		return 0;
 	err = pool_enter_host(pool);
 	return err && err != -EOWNERDEAD ? err : release_at(pool, ptr, size);

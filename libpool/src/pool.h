@@ -294,7 +294,7 @@ static inline void assert_locked(const struct binpool *pool)
 /* The pool is locked, or at least the arena is. */
 static inline void assert_arena(const struct binpool *pool, const struct arena *arena)
 {
-	assert(holds(&pool->lock_holder) || holds(&arena->holder));
+	assert(holds(&arena->holder) || holds(&pool->lock_holder));
 }
 
 static inline bool turn_is_mine(const struct binpool *pool)
@@ -347,6 +347,11 @@ static inline struct bin *bins_at(struct binpool *pool, uint32_t bin)
 	struct bin_level *level = pool->levels[bin >> pool->mantissa_bits];
 
 	return level ? &level->bins[bin & ((1u << pool->mantissa_bits) - 1)] : NULL;
+}
+/* Whether buffers of @capacity come from slabs. */
+static inline bool slab_serves(const struct binpool *pool, uint64_t capacity)
+{
+	return capacity < MAP_PAGE_BYTES && !pool->exact;
 }
 void bins_hold(struct binpool *pool, struct run *run);
 void bins_unhold(struct binpool *pool, struct run *run);

@@ -11,12 +11,6 @@
 
 #include "pool.h"
 
-/* Whether buffers of @capacity come from slabs. */
-bool slab_serves(const struct binpool *pool, uint64_t capacity)
-{
-	return capacity < MAP_PAGE_BYTES && !pool->exact;
-}
-
 /* Makes sure that slab_take() only needs a free run. -ENOMEM. */
 int slab_prepare(struct binpool *pool, uint32_t bin, uint64_t capacity)
 {

@@ -43,7 +43,6 @@ static inline struct run *slab_slot(struct slab *slab, const char *ptr)
 }
 
 /* slab.c; all locked. */
-bool slab_serves(const struct binpool *pool, uint64_t capacity);
 int slab_prepare(struct binpool *pool, uint32_t bin, uint64_t capacity);
 struct run *slab_take(struct binpool *pool, const struct arena *arena, uint32_t bin,
 		      uint64_t capacity);

@@ -5,15 +5,21 @@
  */
 #include "unit.h"
 
-static struct binpool *cached_pool(uint64_t cache_bytes)
+#include "pool.h"
+
+static struct binpool *pool_of(struct binpool_options o, uint64_t cache_bytes)
 {
-	struct binpool_options o = BINPOOL_OPTIONS_INIT;
 	struct binpool *pool;
 
 	o.provider = BINPOOL_PROVIDER_THP;
 	o.cache_bytes = cache_bytes;
 	assert_ok(binpool_create(&pool, &o));
 	return pool;
+}
+
+static struct binpool *cached_pool(uint64_t cache_bytes)
+{
+	return pool_of((struct binpool_options)BINPOOL_OPTIONS_INIT, cache_bytes);
 }
 
 /* What is not in the thread's own cache is left to the others, and nothing changes. */
@@ -61,10 +67,49 @@ static void cached_only(void **state)
 	assert_ok(binpool_destroy(none));
 }
 
+/* What the cache misses has the capacity of its class; what no class is cached for is refused. */
+static void missed(void **state)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool *pool;
+	void *p[3];
+
+	(void)state;
+	o.max_bytes = 40 * MIB;
+	for (int i = 0; i < 4; i++) {
+		o.classes = i % 2 ? BINPOOL_CLASSES_HYSOP : BINPOOL_CLASSES_TIGHT;
+		o.granule = i / 2 ? 4 * KIB : 0;
+		pool = pool_of(o, BINPOOL_CACHE_AUTO);
+		for (uint64_t size = 1; size; size *= 2) {
+			for (uint64_t asked = size - 1; asked <= size + 1; asked++) {
+				struct binpool_buf buf = {.size = sizeof(buf)};
+
+				if (asked > o.max_bytes) {
+					assert_null(binpool_alloc(pool, asked));
+					assert_true(errno == EFBIG || errno == E2BIG);
+					continue;
+				}
+				for (int j = 0; j < 3 && asked < o.max_bytes / 4; j++) {
+					p[j] = binpool_alloc(pool, asked);
+					assert_ok(binpool_buf_info(pool, p[j], &buf));
+					if (asked)
+						assert_int_equal(buf.capacity,
+								 class_capacity(pool, asked));
+				}
+				for (int j = 0; j < 3 && asked < o.max_bytes / 4; j++)
+					assert_ok(binpool_free(pool, p[j]));
+			}
+		}
+		check_pool(pool);
+		assert_ok(binpool_destroy(pool));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(cached_only),
+		cmocka_unit_test(missed),
 	};
 
 	return cmocka_run_group_tests_name("cached", tests, NULL, NULL);
