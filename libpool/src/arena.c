@@ -23,21 +23,10 @@
 #define CROWDED_COUNT 16u
 #define CROWDED_OF    256u
 
-void lock_init(pthread_mutex_t *lock)
-{
-	pthread_mutexattr_t adaptive;
-
-	pthread_mutexattr_init(&adaptive);
-	pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
-	pthread_mutex_init(lock, &adaptive);
-	pthread_mutexattr_destroy(&adaptive);
-}
-
 void arenas_init(struct binpool *pool)
 {
 	cpu_set_t cpus;
 
-	lock_init(&pool->arena.lock);
 	pool->arenas[0] = &pool->arena;
 	pool->arenas_used = 1;
 	pool->arenas_max = ARENAS_MAX;
@@ -49,20 +38,15 @@ void arenas_init(struct binpool *pool)
 /* The pool is not locked, and nobody else's. */
 void arenas_fini(struct binpool *pool)
 {
-	for (uint32_t i = 0; i < pool->arenas_used; i++) {
-		/* A child's may be locked. */
-		if (!pool->dead)
-			pthread_mutex_destroy(&pool->arenas[i]->lock);
-		if (i)
-			free(pool->arenas[i]);
-	}
+	for (uint32_t i = 1; i < pool->arenas_used; i++)
+		free(pool->arenas[i]);
 	pool->arenas_used = 0;
 }
 
 void arenas_lock_rest(struct binpool *pool)
 {
 	for (uint32_t i = 1; i < pool->arenas_used; i++)
-		pthread_mutex_lock(&pool->arenas[i]->lock);
+		lock_take(&pool->arenas[i]->lock);
 	__atomic_store_n(&pool->lock_holder, thread_self(), __ATOMIC_RELAXED);
 }
 
@@ -70,7 +54,7 @@ void arenas_unlock_rest(struct binpool *pool)
 {
 	__atomic_store_n(&pool->lock_holder, NULL, __ATOMIC_RELAXED);
 	for (uint32_t i = pool->arenas_used; --i;)
-		pthread_mutex_unlock(&pool->arenas[i]->lock);
+		lock_give(&pool->arenas[i]->lock);
 }
 
 /* Adds an extent behind the older ones. Locked. */
@@ -144,8 +128,7 @@ static struct arena *arena_new(struct binpool *pool)
 	if (!arena)
 		return NULL;
 	*arena = (struct arena){0};
-	lock_init(&arena->lock);
-	pthread_mutex_lock(&arena->lock);
+	lock_take(&arena->lock);
 	pool->arenas[pool->arenas_used++] = arena;
 	return arena;
 }
@@ -210,14 +193,14 @@ void arena_change(struct cache *c)
 
 static void enter(struct arena *arena)
 {
-	pthread_mutex_lock(&arena->lock);
+	lock_take(&arena->lock);
 	__atomic_store_n(&arena->holder, thread_self(), __ATOMIC_RELAXED);
 }
 
 static void leave(struct arena *arena)
 {
 	__atomic_store_n(&arena->holder, NULL, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&arena->lock);
+	lock_give(&arena->lock);
 }
 
 /* Enters the thread's own, and looks how often others are there. */
@@ -225,8 +208,8 @@ static struct arena *enter_own(struct cache *c)
 {
 	struct arena *arena = c->arena;
 
-	if (pthread_mutex_trylock(&arena->lock)) {
-		pthread_mutex_lock(&arena->lock);
+	if (!lock_try(&arena->lock)) {
+		lock_take(&arena->lock);
 		c->waited++;
 	}
 	__atomic_store_n(&arena->holder, thread_self(), __ATOMIC_RELAXED);

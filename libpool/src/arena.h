@@ -12,7 +12,7 @@
 
 /* Extents that some of the threads take from first. */
 struct arena {
-	pthread_mutex_t lock;
+	struct lock lock;
 	const void *holder;	/* for assertions, if only this one is held; see thread_self() */
 	struct extent *extents; /* the oldest first, linked by arena_next */
 	struct extent *empty;	/* those without buffers, linked by empty_next */
@@ -21,8 +21,6 @@ struct arena {
 	uint32_t threads;	/* whose arena it is, without idle ones; locked */
 } __attribute__((aligned(64)));
 
-/* A lock that is held for less than it takes to fall asleep. */
-void lock_init(pthread_mutex_t *lock);
 void arenas_init(struct binpool *pool);
 void arenas_fini(struct binpool *pool);
 /* What the pool's lock is beside the first arena's: taken after that, and let go before. */

@@ -284,7 +284,7 @@ static bool magazine_grow(struct magazine *m, uint32_t room)
 	return true;
 }
 
-/* Lowers top to the first magazine that has a buffer, but not below @index. False: that is it. */
+/* Lowers top to the largest class that has a buffer, but not below @index. Whether it is above. */
 static bool top_above(struct cache *c, uint32_t index)
 {
 	const struct magazine *m = &c->magazines[c->top], *least = &c->magazines[index];

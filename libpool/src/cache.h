@@ -6,7 +6,8 @@
  * Who may touch a cache:
  *  - its thread, between cache_enter() and cache_leave(): magazines and asked;
  *  - whoever has the pool locked and has revoked it (caches_revoke): everything;
- *  - its thread outside of these two, if it holds the lock of any arena.
+ *  - its thread outside of these two, if it holds the lock of any arena; what nobody else
+ *    changes, as a magazine's capacity, it may read at any time.
  * A thread that is inside sets busy first and looks at limit then, or at revoked off the
  * fast path; a thief sets both first and looks at busy then. Each must see the other's: the
  * thief's membarrier() stands for the barrier that the owner saves.

@@ -27,12 +27,7 @@ struct parcel {
 	struct cached items[PARCEL_MAX];
 };
 
-void depot_init(struct depot *depot)
-{
-	lock_init(&depot->lock);
-}
-
-/* Nobody uses the pool any more, and in a child nobody had it locked. */
+/* Nobody uses the pool any more. */
 void depot_fini(struct binpool *pool)
 {
 	struct parcel *lists[] = {pool->depot.parcels, pool->depot.spare}, *next;
@@ -43,8 +38,6 @@ void depot_fini(struct binpool *pool)
 			free(p);
 		}
 	}
-	if (!pool->dead)
-		pthread_mutex_destroy(&pool->depot.lock);
 }
 
 static void count(struct binpool *pool, uint64_t bytes)
@@ -74,7 +67,7 @@ bool depot_give(struct cache *c, struct magazine *m, uint32_t n)
 	struct bin *b;
 
 	assert(n <= PARCEL_MAX);
-	pthread_mutex_lock(&depot->lock);
+	lock_take(&depot->lock);
 	p = depot->spare;
 	if (p)
 		depot->spare = p->older;
@@ -92,7 +85,7 @@ bool depot_give(struct cache *c, struct magazine *m, uint32_t n)
 		LIST_PUSH(depot->parcels, p, newer, older);
 		count(pool, bytes);
 	}
-	pthread_mutex_unlock(&depot->lock);
+	lock_give(&depot->lock);
 	if (!p)
 		return false;
 	magazine_drop(c, m, n);
@@ -118,7 +111,7 @@ bool depot_take(struct cache *c, struct magazine *m, uint64_t most)
 	uint32_t n = 0;
 
 	assert(!magazine_fill(m->count) && m->room >= PARCEL_MAX);
-	pthread_mutex_lock(&depot->lock);
+	lock_take(&depot->lock);
 	p = b->parcels;
 	if (p) {
 		n = (uint32_t)u64_max(u64_min(room, p->n), 1);
@@ -131,7 +124,7 @@ bool depot_take(struct cache *c, struct magazine *m, uint64_t most)
 			depot->spare = p;
 		}
 	}
-	pthread_mutex_unlock(&depot->lock);
+	lock_give(&depot->lock);
 	if (!n)
 		return false;
 	m->count += n;

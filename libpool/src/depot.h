@@ -5,8 +5,9 @@
 #ifndef BINPOOL_DEPOT_H
 #define BINPOOL_DEPOT_H
 
-#include <pthread.h>
 #include <stdint.h>
+
+#include "lock.h"
 
 struct bin;
 struct binpool;
@@ -18,13 +19,12 @@ struct parcel;
 #define PARCEL_MAX 32u
 
 struct depot {
-	pthread_mutex_t lock;
+	struct lock lock;
 	uint64_t bytes;		/* capacity of what is in it; read atomically */
 	struct parcel *parcels; /* of all bins, the most recent first */
 	struct parcel *spare;	/* empty ones */
 } __attribute__((aligned(64)));
 
-void depot_init(struct depot *depot);
 void depot_fini(struct binpool *pool);
 /* Locked. */
 void depot_empty(struct binpool *pool);

@@ -342,7 +342,7 @@ EXPORT int binpool_free_after(struct binpool *pool, void *ptr, const struct binp
 		pool->fences.bytes += capacity_of(run);
 		/* Who waits for the end of all buffers has to ask from now on. */
 		if (pool->fences.count == 1)
-			pthread_cond_broadcast(&pool->idle);
+			pool_wake(pool);
 		wake = reaper_sleeps(pool);
 		/* As in release_run(): its fences may be over as soon as the lock is let go. */
 		linger = wake || pool->flags & BINPOOL_POOL_VERBOSE;

@@ -43,7 +43,7 @@ static void deactivate(struct binpool *pool, struct run *run)
 void wake_idle(struct binpool *pool)
 {
 	if (pool->waiters || (!pool->leaving && !pool->stats.active_blocks))
-		pthread_cond_broadcast(&pool->idle);
+		pool_wake(pool);
 }
 
 /*

@@ -120,21 +120,6 @@ static char *copy_name(const char *name)
 	return copy;
 }
 
-static int sync_init(struct binpool *pool)
-{
-	pthread_condattr_t monotonic;
-
-	if (pthread_condattr_init(&monotonic))
-		return -ENOMEM;
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&pool->idle, &monotonic);
-	pthread_condattr_destroy(&monotonic);
-	pthread_mutex_init(&pool->turn, NULL);
-	arenas_init(pool);
-	depot_init(&pool->depot);
-	return 0;
-}
-
 static void pool_delete(struct binpool *pool)
 {
 	caches_fini(pool);
@@ -163,8 +148,10 @@ static int pool_init(struct binpool *pool, const struct binpool_options *o)
 	int err;
 
 	pool->name = copy_name(o->name);
-	if (!pool->name || sync_init(pool))
+	if (!pool->name)
 		return explain(-ENOMEM, "no memory for a pool");
+	pthread_mutex_init(&pool->turn, NULL);
+	arenas_init(pool);
 	pool->mantissa_bits = o->mantissa_bits;
 	pool->classes = o->classes;
 	pool->flags = o->flags;
@@ -254,15 +241,25 @@ void pool_unpin(struct binpool *pool)
 
 bool pool_wait(struct binpool *pool, uint64_t end)
 {
-	const uint64_t ns_per_s = 1000000000u;
-	struct timespec t = {.tv_sec = (time_t)(end / ns_per_s), .tv_nsec = (long)(end % ns_per_s)};
-	int err;
+	uint32_t seen = pool->idle;
+	bool in_time;
 
 	assert_locked(pool);
-	arenas_unlock_rest(pool);
-	err = pthread_cond_timedwait(&pool->idle, &pool->arena.lock, &t);
-	arenas_lock_rest(pool);
-	return err != ETIMEDOUT;
+	pool->idlers++;
+	pool_unlock(pool);
+	in_time = futex_wait(&pool->idle, seen, end);
+	pool_lock(pool);
+	pool->idlers--;
+	return in_time;
+}
+
+void pool_wake(struct binpool *pool)
+{
+	assert_locked(pool);
+	/* Who has just let the lock go to sleep looks at it without. */
+	__atomic_store_n(&pool->idle, pool->idle + 1, __ATOMIC_RELAXED);
+	if (pool->idlers)
+		futex_wake_all(&pool->idle);
 }
 
 /* Waits until all buffers are free, fences included, or until @end. Locked. */
@@ -355,10 +352,8 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 		pool_unlock(pool);
 	}
 	caches_fini(pool);
-	if (!pool->dead) {
-		pthread_cond_destroy(&pool->idle);
+	if (!pool->dead)
 		pthread_mutex_destroy(&pool->turn);
-	}
 	pool_delete(pool);
 	threads_reap(true);
 	return 0;

@@ -13,7 +13,7 @@
  *     unless a callback uses that other pool.
  *  3. The locks of a pool's arenas, in their order; the first is always there. Held for
  *     short, bounded work; never over a callback, a provider call, a system call other
- *     than mmap by malloc, or a wait for anything else.
+ *     than mmap by malloc and those that wake, or a wait for anything else.
  *
  *  4. threads_lock (cache.c) comes between pools_lock and those: the tables in which
  *     threads find their caches. pagemap_lock (pagemap.c), records_lock (thread.c) and
@@ -88,6 +88,7 @@ static inline uint64_t pow2_ceil(uint64_t n)
 	return n > (uint64_t)1 << 63 ? 0 : (uint64_t)1 << (binpool_log2(n - 1) + 1);
 }
 
+#include "lock.h"
 #include "run.h"
 #include "slab.h"
 
@@ -205,10 +206,11 @@ struct binpool {
 	uint32_t arenas_used; /* changes locked */
 	struct arena *arenas[ARENAS_MAX];
 	struct depot depot;
-	pthread_cond_t idle; /* active_blocks and leaving became 0, or as waiters wants it */
-	uint64_t leaving;    /* threads in a call that need the pool, though not a buffer */
-	uint64_t waiters;    /* threads that wait on idle for any buffer to be freed */
-	bool starved;	     /* a request was refused for want of the provider's memory */
+	uint32_t idle;	  /* grows: active_blocks and leaving became 0, or as waiters wants it */
+	uint32_t idlers;  /* threads in pool_wait() */
+	uint64_t leaving; /* threads in a call that need the pool, though not a buffer */
+	uint64_t waiters; /* threads that wait on idle for any buffer to be freed */
+	bool starved;	  /* a request was refused for want of the provider's memory */
 	struct fences fences;
 	struct shares shares;
 	struct extent *extents, *extents_last; /* the oldest first */
@@ -263,18 +265,20 @@ static inline const void *thread_self(void)
 
 static inline void pool_lock(struct binpool *pool)
 {
-	pthread_mutex_lock(&pool->arena.lock);
+	lock_take(&pool->arena.lock);
 	arenas_lock_rest(pool);
 }
 
 static inline void pool_unlock(struct binpool *pool)
 {
 	arenas_unlock_rest(pool);
-	pthread_mutex_unlock(&pool->arena.lock);
+	lock_give(&pool->arena.lock);
 }
 uint64_t now_ns(void);
 /* Waits for what pool->idle tells, until @end (now_ns()); false: it is past. Locked. */
 bool pool_wait(struct binpool *pool, uint64_t end);
+/* Wakes those. Locked. */
+void pool_wake(struct binpool *pool);
 /* The -ERRNO that a callback of the user's returned, made one if it is none. */
 int callback_errno(int err);
 /* A verbose pool's line. */

@@ -96,7 +96,7 @@ check-asan: ## Run the unit tests under AddressSanitizer and UBSan
 
 # Address space randomisation may leave ThreadSanitizer no room for its shadow.
 TSAN_TESTS := test_arena test_background test_budget test_depot test_grow test_threads test_cache test_cache_odd \
-	test_revocation test_buffer test_fence \
+	test_revocation test_buffer test_fence test_lock \
 	test_wait test_reaper test_debug test_trim test_handle test_stray
 check-tsan: ## Run the tests with threads under ThreadSanitizer
 	$(MAKE) --no-print-directory $(TSAN_TESTS:%=$(BUILD)/tsan/tests/unit/%) BUILD=$(BUILD)/tsan \

@@ -173,7 +173,7 @@ static void not_waited_for(void **state)
 	check_pool(pool);
 
 	alarm(60);
-	pthread_mutex_lock(&pool->arena.lock);
+	lock_take(&pool->arena.lock);
 	for (int i = 0; i < 3; i++) {
 		other_does(&o, allocate_n);
 		assert_int_equal(o.err, 0);
@@ -183,7 +183,7 @@ static void not_waited_for(void **state)
 		assert_ok(o.err);
 		assert_non_null(theirs->empty);
 	}
-	pthread_mutex_unlock(&pool->arena.lock);
+	lock_give(&pool->arena.lock);
 	alarm(0);
 	check_pool(pool);
 	assert_int_equal(stats_of(pool).active_blocks, 0);
@@ -546,10 +546,10 @@ static void found_by_waiting(void **state)
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(pthread_create(&t[i], NULL, misses, &c), 0);
 	for (int i = 0; i < 200000 && arenas == 1; i++) {
-		pthread_mutex_lock(&pool->arena.lock);
+		lock_take(&pool->arena.lock);
 		nanosleep(&moment, NULL);
 		arenas = pool->arenas_used;
-		pthread_mutex_unlock(&pool->arena.lock);
+		lock_give(&pool->arena.lock);
 	}
 	__atomic_store_n(&c.stop, true, __ATOMIC_RELAXED);
 	for (int i = 0; i < 2; i++)

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The library's own locks: one at a time, nobody is left asleep, and errno stays.
+ */
+#include "unit.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include "pool.h"
+
+#define THREADS 4
+
+static struct lock lock;
+static uint64_t counted, turns;
+
+static void nap(long ns)
+{
+	const struct timespec t = {.tv_nsec = ns};
+
+	nanosleep(&t, NULL);
+}
+
+static void *count(void *arg)
+{
+	(void)arg;
+	for (uint64_t i = 0; i < turns; i++) {
+		lock_take(&lock);
+		counted++;
+		/* Longer than anybody spins. */
+		if (i % 256 == 0)
+			nap(100000);
+		lock_give(&lock);
+	}
+	return NULL;
+}
+
+static void one_at_a_time(void **state)
+{
+	pthread_t t[THREADS];
+
+	(void)state;
+	turns = rounds(20000);
+	counted = 0;
+	alarm(60);
+	for (int i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&t[i], NULL, count, NULL), 0);
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(t[i], NULL);
+	alarm(0);
+	assert_int_equal(counted, THREADS * turns);
+	assert_int_equal(lock.state, LOCK_FREE);
+}
+
+static void *once(void *arg)
+{
+	int *kept = arg;
+
+	errno = ENOTTY;
+	lock_take(&lock);
+	lock_give(&lock);
+	*kept = errno;
+	return NULL;
+}
+
+/* Of several who sleep each is woken, by the one before. */
+static void none_left_asleep(void **state)
+{
+	int kept[THREADS];
+	pthread_t t[THREADS];
+
+	(void)state;
+	alarm(60);
+	lock_take(&lock);
+	assert_false(lock_try(&lock));
+	for (int i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&t[i], NULL, once, &kept[i]), 0);
+	while (__atomic_load_n(&lock.state, __ATOMIC_RELAXED) != LOCK_SLEPT)
+		nap(1000000);
+	nap(50000000);
+	lock_give(&lock);
+	for (int i = 0; i < THREADS; i++) {
+		pthread_join(t[i], NULL);
+		assert_int_equal(kept[i], ENOTTY);
+	}
+	alarm(0);
+	assert_int_equal(lock.state, LOCK_FREE);
+}
+
+static void waits_until(void **state)
+{
+	const uint64_t ms = 1000000;
+	uint64_t start = now_ns();
+	uint32_t word = 1;
+
+	(void)state;
+	errno = ENOTTY;
+	alarm(60);
+	assert_true(futex_wait(&word, 0, UINT64_MAX));
+	while (futex_wait(&word, 1, start + 20 * ms))
+		;
+	assert_true(now_ns() >= start + 20 * ms);
+	assert_false(futex_wait(&word, 1, start));
+	alarm(0);
+	assert_int_equal(errno, ENOTTY);
+}
+
+static void *destroy(void *arg)
+{
+	assert_ok(binpool_destroy_wait(arg, UINT32_MAX));
+	return NULL;
+}
+
+/* Who waits for the end of all buffers is told of it at once. */
+static void told(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	void *p = binpool_alloc(pool, MIB);
+	uint32_t idlers = 0;
+	pthread_t t;
+
+	(void)state;
+	assert_non_null(p);
+	alarm(60);
+	assert_int_equal(pthread_create(&t, NULL, destroy, pool), 0);
+	while (!idlers) {
+		nap(1000000);
+		pool_lock(pool);
+		idlers = pool->idlers;
+		pool_unlock(pool);
+	}
+	nap(20000000);
+	assert_ok(binpool_free(pool, p));
+	pthread_join(t, NULL);
+	alarm(0);
+}
+
+/* Nor does anybody fall asleep who was about to when it was told. */
+static void not_slept_through(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	uint32_t seen;
+
+	(void)state;
+	alarm(60);
+	pool_lock(pool);
+	seen = pool->idle;
+	pool_wake(pool);
+	pool_unlock(pool);
+	assert_true(futex_wait(&pool->idle, seen, UINT64_MAX));
+	alarm(0);
+	assert_ok(binpool_destroy(pool));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(one_at_a_time),     cmocka_unit_test(none_left_asleep),
+		cmocka_unit_test(waits_until),	     cmocka_unit_test(told),
+		cmocka_unit_test(not_slept_through),
+	};
+
+	return cmocka_run_group_tests_name("lock", tests, NULL, NULL);
+}
