@@ -237,6 +237,8 @@ class OnAFake(Told):
         """Also where the thread has no context: none is made for it."""
         self.told("""
         tensor = binpool.torch.empty(host, 1000)
+        torch._C._cuda_getDeviceCount = lambda: 2
+        torch.cuda.device_count = lambda: 3
         there = Stream(None, False, 1, 0)
         kept = primary(1, there)
         stream.finished = 1

@@ -211,6 +211,7 @@ static void default_streams(void **state)
 	struct CUstream_st *streams[] = {NULL, (struct CUstream_st *)2};
 	struct binpool *pool = thp_pool(64 * MIB);
 	const int devices[] = {0, 1}, of_the_thread[] = {-1, 0};
+	void *p;
 
 	(void)state;
 	for (int i = 0; i < 3; i++)
@@ -261,23 +262,19 @@ static void default_streams(void **state)
 		assert_int_equal(binpool_poll(pool), 0);
 	}
 	/* A capture that it would break, and a context that cannot be entered. */
+	p = binpool_alloc(pool, MIB);
 	s[0].capturing = true;
-	assert_int_equal(
-		binpool_free_on_cuda_streams(pool, binpool_alloc(pool, MIB), streams, devices, 2),
-		-EBUSY);
+	assert_int_equal(binpool_free_on_cuda_streams(pool, p, streams, devices, 2), -EBUSY);
 	s[0].capturing = false;
 	cuda->push_error = 719;
-	assert_int_equal(
-		binpool_free_on_cuda_streams(pool, binpool_alloc(pool, MIB), streams, devices, 2),
-		-EIO);
+	assert_int_equal(binpool_free_on_cuda_streams(pool, p, streams, devices, 2), -EIO);
 	assert_error_names("cuCtxPushCurrent");
 	cuda->push_error = 0;
+	assert_ok(binpool_free(pool, p));
 	assert_int_equal(stats_of(pool).fence_errors, 0);
 	assert_int_equal(stats_of(pool).pending_blocks, 0);
 	cuda->current = cuda->primary[0] = cuda->primary[1] = NULL;
-	assert_int_equal(cuda->wrong, 0);
-	assert_int_equal(cuda->mode, 0);
-	assert_int_equal(cuda->retained, 0);
+	end(pool);
 }
 
 static void errors(void **state)

@@ -34,7 +34,9 @@ class _View(weakref.ref):
 
 @functools.lru_cache(None)
 def _devices():
-    return range(torch.cuda.device_count())
+    # The public one may ask NVML, which sees what the environment says by now.
+    count = getattr(torch._C, "_cuda_getDeviceCount", torch.cuda.device_count)
+    return range(count())
 
 
 def _in_use(recorded):
