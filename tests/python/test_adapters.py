@@ -52,6 +52,30 @@ class InFlight(Told):
         assert (host.poll(), pool.poll()) == (2, 1)
         stream.finished = 1
         assert (host.poll(), host.active_blocks, pool.poll(), pool.active_blocks) == (0, 0, 0, 0)
+        # Of several the one that is gone is not waited for, and the others are.
+        there = streams()[0]
+        for gone in (there[0], 5), (0, -1):
+            for found in [gone, there], [there, gone, there], [gone, gone]:
+                for of in host, pool:
+                    stream.finished = 0
+                    rest(of(1000), lambda: found)
+                    waits = there in found
+                    assert (of.poll() > 0, of.active_blocks > 0) == (waits, waits)
+                    stream.capturing = True
+                    rest(of(1000), lambda: found)
+                    stream.capturing = False
+                    assert of.active_blocks >= 2 * waits
+                    again()
+                    assert (of.poll() > 1, of.active_blocks > 1) == (waits, waits)
+                    stream.finished = 1
+                    assert (of.poll(), of.active_blocks) == (0, 0)
+        del of
+        # Who has released it himself, whose streams are there, waits for nothing.
+        buffer = host(1000)
+        buffer.release()
+        rest(buffer, lambda: [there, there])
+        again()
+        assert (host.poll(), host.active_blocks) == (0, 0)
         # In no stream nothing is at work.
         rest(host(1000), tuple)
         assert (host.active_blocks, host.poll()) == (0, 0)

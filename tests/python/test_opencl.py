@@ -63,6 +63,13 @@ class OpenCL(Case):
         out_of_order = pyopencl.CommandQueue(
             self.context,
             properties=pyopencl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE)
+
+        class Interrupted(pyopencl.CommandQueue):
+            def finish(self):
+                super().finish()
+                raise KeyboardInterrupt
+
+        interrupted = Interrupted(self.context, properties=out_of_order.properties)
         for queue in (self.queue, out_of_order):
             source, target = (pool.allocate(4 * n, mmap.PAGESIZE) for _ in range(2))
             with on_device(source, queue):
@@ -81,6 +88,9 @@ class OpenCL(Case):
             # It is the host's again also when what is in between fails.
             with self.assertRaises(KeyError), on_device(source, queue):
                 raise KeyError
+            # Also when he who waits for the queue is interrupted.
+            with self.assertRaises(KeyboardInterrupt), on_device(source, interrupted):
+                pass
             source.release()
             self.raises(ValueError, "released", on_device(source, queue).__enter__)
         self.raises(OSError, "page", on_device(pool.allocate(100), self.queue).__enter__)

@@ -33,6 +33,37 @@ def rest(buffer, streams, ending=sys.is_finalizing):
     again()
 
 
+def _gone(e):
+    """Whether a stream or its context is gone, or he who used the buffer has released it himself."""
+    return isinstance(e, ValueError) or getattr(e, "errno", None) == errno.ENODEV
+
+
+def _is_there(pool, stream):
+    """Whether a stream could be waited for: the library does so for all of several, or for none."""
+    try:
+        cuda.free_on_streams(pool.allocate(0), *zip(stream))
+    except Exception as e:
+        if not _gone(e):
+            raise
+        return False
+    return True
+
+
+def _free(buffer, found):
+    """Frees it when what is in the streams is over; in those that are gone nothing is at work."""
+    try:
+        if found:
+            cuda.free_on_streams(buffer, *zip(*found))
+    except Exception as e:
+        if not _gone(e) or buffer.released or len(found) == 1:
+            raise
+        pool = getattr(buffer, "pooled", buffer).pool
+        there = [stream for stream in found if _is_there(pool, stream)]
+        if len(there) == len(found):
+            raise
+        _free(buffer, there)
+
+
 def again():
     """Tries once more to free what could not be."""
     for _ in range(len(_later)):
@@ -43,13 +74,9 @@ def again():
         try:
             if found is None:
                 found = list(streams())
-            if found:
-                cuda.free_on_streams(buffer, *zip(*found))
-        except ValueError:
-            # He who used it has released it himself, or its stream is gone.
-            pass
+            _free(buffer, found)
         except BaseException as e:
-            if getattr(e, "errno", None) != errno.ENODEV:
+            if not _gone(e):
                 _later.append((buffer, streams, found))
             # An interrupt is the caller's, but the memory is no less in flight.
             if not isinstance(e, Exception):
