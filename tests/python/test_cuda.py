@@ -153,6 +153,9 @@ class OnAFake(Told):
         kept = primary(1, there)
         handles = [ctypes.addressof(stream), 0]
         raises(ValueError, "1 devices of 2", cuda.free_on_streams, buf, handles, [0])
+        for far in 1 << 32, 1 << 31, -2:
+            raises(ValueError, "numbers of devices", cuda.free_on_streams, buf, handles, [0, far])
+        raises(TypeError, "", cuda.free_on_streams, buf, handles, [0, None])
         raises(TypeError, "no buffer", cuda.free_on_streams, 7, handles)
         raises(TypeError, "no stream", cuda.free_on_streams, buf, [0, "x"])
         e = raises(OSError, "", cuda.free_on_streams, buf, handles)
@@ -164,6 +167,16 @@ class OnAFake(Told):
         assert pool.poll() == 1
         there.finished = 1
         assert pool.poll() == 0
+        # Who is interrupted meanwhile has given it back if the library took it, and only then.
+        import signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        buf, fake.signal, fake.record_error = host(5000), signal.SIGINT, 2
+        raises(KeyboardInterrupt, "", cuda.free_on_streams, buf, handles, [0, 1])
+        assert (buf.released, host.active_blocks) == (False, 1)
+        fake.record_error = 0
+        raises(KeyboardInterrupt, "", cuda.free_on_streams, buf, handles, [0, 1])
+        fake.signal = 0
+        assert (buf.released, host.poll(), host.active_blocks) == (True, 0, 0)
         host.destroy()
         del buf, e
         """)

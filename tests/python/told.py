@@ -28,7 +28,7 @@ class Told(Case):
                 f"void *at_{name}(void) {{ return &fake_cuda()->{name}; }}\n"
                 for name in ("current", "mode", "alloc_error", "allocated", "wrong", "register_error",
                              "register_calls", "register_fail_at", "primary", "retained",
-                             "record_error")))
+                             "record_error", "signal")))
         subprocess.run([compiler, "-shared", "-fPIC", "-I", unit, "-o",
                         os.path.join(cls.folder.name, "libcuda.so.1"), names,
                         os.path.join(unit, "fake_cuda.c")], check=True)
@@ -47,7 +47,7 @@ class Told(Case):
                 function.restype = ctypes.c_void_p
                 kind = dict(current=ctypes.c_void_p, mode=ctypes.c_int,
                             alloc_error=ctypes.c_int, register_error=ctypes.c_int,
-                            record_error=ctypes.c_int, retained=ctypes.c_long,
+                            record_error=ctypes.c_int, signal=ctypes.c_int, retained=ctypes.c_long,
                             allocated=ctypes.c_long).get(name, ctypes.c_ulong)
                 return kind.from_address(function())
             def __getattr__(self, name):

@@ -2,6 +2,7 @@
 /*
  * libcuda.so.1 for test_cuda_fake. Owns the one struct fake_cuda; a single thread.
  */
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -261,6 +262,8 @@ EXPORT int cuEventRecord(struct CUevent_st *event, struct CUstream_st *stream)
 {
 	stream = resolve(stream);
 	check(event->ctx == stream->ctx && event->id == stream->ctx->id && !stream->capturing);
+	if (fake.signal)
+		raise(fake.signal);
 	if (fake.record_error)
 		return fake.record_error;
 	fake.recorded++;

@@ -35,6 +35,7 @@ struct fake_cuda {
 	long retained;	  /* of these, by the library */
 	int mode;	  /* of capture, of the thread; global at first */
 	int record_error; /* what EventRecord answers */
+	int signal;	  /* that EventRecord raises first */
 	int query_error;  /* what EventQuery answers */
 	int alloc_error;  /* what MemAlloc answers */
 	int push_error;	  /* what CtxPushCurrent answers */

@@ -32,6 +32,28 @@ def _as_callable(allocator):
     raise TypeError(f"{allocator!r} is no provider's name, no callable, and has no allocate()")
 
 
+def give(buffer, function, *arguments):
+    """Has a function of the library's take a buffer back, or raises what it says.
+
+    An interrupt from when it had taken it is returned, to be raised: else None.
+    """
+    done, late = [], None
+
+    def call(pool, ptr):
+        nonlocal late
+        try:
+            # In one step, within which Python raises no interrupt.
+            done.extend(map(function, (pool,), (ptr,), *((a,) for a in arguments)))
+            check(done[0])
+        except BaseException as e:
+            if not done or done[0] < 0:
+                raise
+            late = e
+
+    buffer._give_with(call)
+    return late
+
+
 def _reaper_asked_for():
     """Whether BINPOOL_OPTS, which the library took for good, gives pools a thread."""
     asked = [option.partition("=")[2] for option in os.environ.get("BINPOOL_OPTS", "").split(",")
@@ -243,11 +265,13 @@ class PoolMembers:
         try:
             for made, what in enumerate(fences, 1):
                 array[made - 1] = fence(what)
-            buf._give_with(lambda pool, ptr: check(lib.free_after(pool, ptr, array, len(fences))))
+            late = give(buf, lib.free_after, array, len(fences))
         except BaseException:
             for f in array[:made]:
                 forget_fence(f)
             raise
+        if late:
+            raise late
 
     def poll(self):
         """Asks some of the fences; how many buffers still wait for theirs."""

@@ -20,6 +20,7 @@ import operator
 from . import _library
 from ._backend import MemoryPool, PooledBuffer
 from ._errors import check
+from ._pool import give
 from ._registrar import Registrar
 
 _, _lib = _library.open_library("libbinpool-cuda.so.0", {
@@ -93,13 +94,17 @@ def free_on_streams(buf, streams, devices=None):
     handles = [_handle(stream) for stream in streams]
     n = len(handles)
     if devices is not None:
+        devices = [operator.index(device) for device in devices]
+        if not all(-1 <= device < 1 << 31 for device in devices):
+            raise ValueError(f"{devices} are no numbers of devices")
         if len(devices) != n:
             raise ValueError(f"{len(devices)} devices of {n} streams")
         devices = (ctypes.c_int * n)(*devices)
     handles = (ctypes.c_void_p * n)(*handles)
     pooled = buf.pooled if isinstance(buf, DeviceBuffer) else buf
-    pooled._give_with(
-        lambda pool, ptr: check(_lib.free_on_cuda_streams(pool, ptr, handles, devices, n)))
+    late = give(pooled, _lib.free_on_cuda_streams, handles, devices, n)
+    if late:
+        raise late
 
 
 class DeviceBuffer:

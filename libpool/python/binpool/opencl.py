@@ -20,6 +20,7 @@ from . import _library
 from ._arguments import uint64
 from ._backend import MemoryPool, PooledBuffer
 from ._errors import check
+from ._pool import give
 from ._registrar import Registrar
 
 try:
@@ -123,9 +124,11 @@ def free_on_queue(buf, queue):
     _is_a(queue, pyopencl.CommandQueue, "pyopencl.CommandQueue")
     lib = _library_of_ours()
     pooled = buf.pooled if isinstance(buf, DeviceBuffer) else buf
-    pooled._give_with(lambda pool, ptr: check(lib.free_on_cl_queue(pool, ptr, queue.int_ptr)))
+    late = give(pooled, lib.free_on_cl_queue, queue.int_ptr)
     if buf is not pooled:
         buf.release()
+    if late:
+        raise late
 
 
 class DeviceBuffer(pyopencl.Buffer):
