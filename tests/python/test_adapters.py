@@ -127,3 +127,35 @@ class InFlight(Told):
             again()
             assert (host.poll(), host.active_blocks) == (0, 0)
         """)
+
+    def test_rmm_is_interrupted(self):
+        """What RMM's memory keeps is let go when it is given back, even so."""
+        self.told("""
+        import types, weakref
+        rmm, mr, bindings = (types.ModuleType(name) for name in ("rmm", "rmm.mr", "cuda.bindings"))
+        class CallbackMemoryResource:
+            def __init__(self, *calls):
+                self.allocate, self.deallocate = calls
+        rmm.mr, mr.CallbackMemoryResource = mr, CallbackMemoryResource
+        bindings.runtime = types.SimpleNamespace(cudaGetDevice=lambda: (0, 0))
+        sys.modules.update({"rmm": rmm, "rmm.mr": mr, "cuda": types.ModuleType("cuda"),
+                            "cuda.bindings": bindings})
+        import binpool.rmm
+        from binpool._in_flight import again
+        host = binpool.MemoryPool("host", "thp")
+        resource = binpool.rmm.MemoryResource(host)
+        ptr = resource.allocate(1000, stream)
+        def interrupted(*wanted):
+            cuda.free_on_streams = free
+            raise KeyboardInterrupt
+        free, cuda.free_on_streams = cuda.free_on_streams, interrupted
+        raises(KeyboardInterrupt, "", resource.deallocate, ptr, 1000, ctypes.addressof(stream))
+        assert host.active_blocks == 1
+        again()
+        stream.finished = 1
+        assert (host.poll(), host.active_blocks) == (0, 0)
+        ended = weakref.ref(host)
+        del host, resource
+        gc.collect()
+        assert ended() is None
+        """)

@@ -53,8 +53,10 @@ class _Deallocate:
         # Nobody can be told of an error here.
         buffer = self.buffers.pop(ptr, None)
         if buffer is not None:
-            rest(buffer, lambda: [(stream, device())])
-            let_go(self)
+            try:
+                rest(buffer, lambda: [(stream, device())])
+            finally:
+                let_go(self)
 
 
 class _Allocate:
