@@ -126,6 +126,8 @@ TEST_F_TIMEOUT(gigabyte, among_held_pages, 400)
 
 	ASSERT_EQ(0, crowd_come(&crowd, UINT64_MAX));
 	ASSERT_LE(8, crowd_hold(&crowd, 128 * MIB));
+	/* It would look for all of its time. */
+	ASSERT_EQ(0, param_write("contig_ms", 15000));
 	ASSERT_EQ(-ENOMEM, try_run(_metadata, self->dev, GIB, &longest));
 	ASSERT_LT(0, longest);
 	ASSERT_EQ(0, try_run(_metadata, self->dev, longest, &again));
