@@ -47,6 +47,31 @@ static void read_fixed(struct io_uring *ring, struct binpool_uring *u, char *p)
 	close(fd);
 }
 
+/* A pool of one extent, and a ring that has it in its table. */
+struct attached {
+	struct binpool *pool;
+	struct binpool_uring *u;
+	struct io_uring ring;
+	char *p;
+};
+
+static void attach_one(struct attached *a)
+{
+	a->pool = thp_pool(64 * MIB);
+	a->p = binpool_alloc(a->pool, 4 * MIB);
+	assert_non_null(a->p);
+	assert_int_equal(io_uring_queue_init(8, &a->ring, 0), 0);
+	assert_ok(binpool_uring_attach(a->pool, &a->ring, 4, &a->u));
+}
+
+static void end_one(struct attached *a)
+{
+	assert_ok(binpool_free(a->pool, a->p));
+	assert_ok(binpool_uring_detach(a->u));
+	io_uring_queue_exit(&a->ring);
+	assert_ok(binpool_destroy(a->pool));
+}
+
 static int detaches(struct binpool *pool, struct binpool_uring *u)
 {
 	if (binpool_uring_detach(u))
@@ -64,25 +89,17 @@ static int destroys(struct binpool *pool, struct binpool_uring *u)
 /* The table is the parent's, whichever of the two a child ends first. */
 static void child_ends(void **state)
 {
-	struct binpool *pool = thp_pool(64 * MIB);
-	struct binpool_uring *u;
-	struct io_uring ring;
-	char *p = binpool_alloc(pool, 4 * MIB);
+	struct attached a;
 
 	(void)state;
-	assert_non_null(p);
-	assert_int_equal(io_uring_queue_init(8, &ring, 0), 0);
-	assert_ok(binpool_uring_attach(pool, &ring, 4, &u));
-	read_fixed(&ring, u, p);
-	in_child(detaches, pool, u);
-	read_fixed(&ring, u, p);
-	in_child(destroys, pool, u);
-	read_fixed(&ring, u, p);
-	assert_int_equal(stats_of(pool).registrations, 1);
-	assert_ok(binpool_free(pool, p));
-	assert_ok(binpool_uring_detach(u));
-	io_uring_queue_exit(&ring);
-	assert_ok(binpool_destroy(pool));
+	attach_one(&a);
+	read_fixed(&a.ring, a.u, a.p);
+	in_child(detaches, a.pool, a.u);
+	read_fixed(&a.ring, a.u, a.p);
+	in_child(destroys, a.pool, a.u);
+	read_fixed(&a.ring, a.u, a.p);
+	assert_int_equal(stats_of(a.pool).registrations, 1);
+	end_one(&a);
 }
 
 /* A ring of the child's own; the limit is below what one extent needs. */
@@ -104,21 +121,13 @@ static int attaches_as_nobody(struct binpool *inherited, struct binpool_uring *u
 /* What the parent's rings have is not the child's. */
 static void nothing_charged(void **state)
 {
-	struct binpool *pool = thp_pool(64 * MIB);
-	struct binpool_uring *u;
-	struct io_uring ring;
-	char *p = binpool_alloc(pool, 4 * MIB);
+	struct attached a;
 
 	(void)state;
-	assert_non_null(p);
-	assert_int_equal(io_uring_queue_init(8, &ring, 0), 0);
-	assert_ok(binpool_uring_attach(pool, &ring, 4, &u));
-	assert_true(binpool_uring_find(u, p, 4096) >= 0);
-	in_child(attaches_as_nobody, pool, u);
-	assert_ok(binpool_free(pool, p));
-	assert_ok(binpool_uring_detach(u));
-	io_uring_queue_exit(&ring);
-	assert_ok(binpool_destroy(pool));
+	attach_one(&a);
+	assert_true(binpool_uring_find(a.u, a.p, 4096) >= 0);
+	in_child(attaches_as_nobody, a.pool, a.u);
+	end_one(&a);
 }
 
 struct busy {
@@ -157,28 +166,22 @@ static int attaches(struct binpool *inherited, struct binpool_uring *u)
 /* A fork while another thread makes its ring's table like the first one's. */
 static void busy_parent(void **state)
 {
-	struct busy b = {.pool = thp_pool(64 * MIB)};
-	void *p = binpool_alloc(b.pool, 4 * MIB);
-	struct binpool_uring *u;
-	struct io_uring ring;
+	struct busy b = {.stop = false};
+	struct attached a;
 	pthread_t thread;
 
 	(void)state;
-	assert_non_null(p);
-	assert_int_equal(io_uring_queue_init(8, &ring, 0), 0);
+	attach_one(&a);
+	b.pool = a.pool;
 	assert_int_equal(io_uring_queue_init(8, &b.ring, 0), 0);
-	assert_ok(binpool_uring_attach(b.pool, &ring, 4, &u));
 	assert_int_equal(pthread_create(&thread, NULL, attach_and_detach, &b), 0);
 	for (int i = 0; i < 100; i++)
-		in_child(attaches, b.pool, u);
+		in_child(attaches, b.pool, a.u);
 	b.stop = true;
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_ok(b.err);
-	assert_ok(binpool_uring_detach(u));
 	io_uring_queue_exit(&b.ring);
-	io_uring_queue_exit(&ring);
-	assert_ok(binpool_free(b.pool, p));
-	assert_ok(binpool_destroy(b.pool));
+	end_one(&a);
 }
 
 int main(void)
