@@ -263,12 +263,16 @@ static FAST void *allocate_cached(struct binpool *pool, size_t size)
 }
 
 /* The same where that is not so fast. */
+static void *pop_slowly(const struct binpool *pool, struct cache *c, size_t size)
+{
+	return cache_is_slow(c, pool) ? cache_pop_slowly(c, cache_place(pool, size), size) : NULL;
+}
+
 static void *allocate_cached_slowly(struct binpool *pool, size_t size)
 {
 	struct cache *c = pool && size ? cache_of(pool) : NULL;
 
-	return c && cache_is_slow(c, pool) ? cache_pop_slowly(c, cache_place(pool, size), size)
-					   : NULL;
+	return c ? pop_slowly(pool, c, size) : NULL;
 }
 
 /* From the pool, with whatever that takes. NULL with errno. */
@@ -291,8 +295,8 @@ static __attribute__((noinline)) void *allocate_slowly(struct binpool *pool, siz
 	struct cache *c = pool && size ? cache_of(pool) : NULL;
 	void *ptr = NULL;
 
-	if (c && cache_is_slow(c, pool))
-		ptr = cache_pop_slowly(c, cache_place(pool, size), size);
+	if (c)
+		ptr = pop_slowly(pool, c, size);
 	if (c && !ptr)
 		ptr = allocate_alone(pool, c, size);
 	return ptr ? ptr : allocate_at(pool, size, 1);
