@@ -62,6 +62,12 @@ static bool clean_one(struct node_pool *node)
 	return f;
 }
 
+/* Whether hurry() has raised our priority. */
+static bool hurried(void)
+{
+	return task_nice(current) != MAX_NICE;
+}
+
 static int cleaner(void *data)
 {
 	struct node_pool *node = data;
@@ -70,12 +76,11 @@ static int cleaner(void *data)
 	while (!kthread_should_stop()) {
 		/* With enough to do it would never wait, and so never freeze. */
 		try_to_freeze();
-		/* hurry() may have raised it. */
-		if (task_nice(current) != MAX_NICE)
-			set_user_nice(current, MAX_NICE);
 		wait_event_freezable(node->dirty_wait,
-				     kthread_should_stop() ||
+				     kthread_should_stop() || hurried() ||
 					     (dirty(node) && !atomic_read(&paused)));
+		if (hurried())
+			set_user_nice(current, MAX_NICE);
 		if (reclaiming(node)) {
 			wait_event_freezable_timeout(node->dirty_wait, kthread_should_stop(),
 						     msecs_to_jiffies(RECLAIM_REST_MS));
@@ -101,15 +106,20 @@ bool cleaners_busy(void)
 	return atomic_read(&working);
 }
 
-/* Where others take the CPUs' time a thread of low priority may stop amid a frame. */
+/*
+ * Where others take the CPUs' time a thread of low priority may stop amid a frame. Those
+ * without one, which may be asleep for long, are woken to lower theirs again.
+ */
 static void hurry(void)
 {
 	struct task_struct **task;
 	int nid;
 
-	for_each_node(nid)
+	for_each_node(nid) {
 		for (task = node_of(nid)->cleaners; task && *task; task++)
 			set_user_nice(*task, 0);
+		cleaners_wake(node_of(nid));
+	}
 }
 
 /*

@@ -142,16 +142,6 @@ static const struct stretch *best_own(const struct search *search)
 	return best;
 }
 
-/* The longest run among the own frames may be told. Returns it. */
-static const struct stretch *saw_own(struct search *search)
-{
-	const struct stretch *best = best_own(search);
-
-	if (best)
-		saw_run(search->req, aligned_nr(best, search->req->align));
-	return best;
-}
-
 static unsigned long own_within(const struct own *own, unsigned long key, unsigned long nr)
 {
 	unsigned long got = 0, i;
@@ -164,6 +154,20 @@ static unsigned long own_within(const struct own *own, unsigned long key, unsign
 			got += to - from;
 	}
 	return got;
+}
+
+/* Makes room for @missing frames of what is private: the longest run goes last. */
+static void drop_mine(struct search *search, unsigned long missing)
+{
+	const struct stretch *best = best_own(search);
+	LIST_HEAD(longest);
+
+	if (best)
+		cut(&search->mine, best->key, best->nr, &longest);
+	frames_to_system(&search->mine);
+	if (missing > room_left())
+		frames_to_system(&longest);
+	list_splice(&longest, &search->mine);
 }
 
 /*
@@ -182,10 +186,8 @@ static int take_window(struct search *search, struct scan *scan, unsigned long k
 	held_take_within(search->node, key, key + nr, &held);
 	missing = nr - frames_of(&held) - cut(&search->mine, key, nr, &mine);
 	/* Before anybody's held memory has to go, what is of no use here does: if that helps. */
-	if (missing > room_left() && missing <= room_possible() + frames_of(&search->mine)) {
-		saw_own(search);
-		frames_to_system(&search->mine);
-	}
+	if (missing > room_left() && missing <= room_possible() + frames_of(&search->mine))
+		drop_mine(search, missing);
 	if (missing != nr - own_within(&search->own, key, nr)) {
 		err = -EAGAIN;
 	} else if (missing && !make_room(missing)) {
@@ -308,8 +310,9 @@ static void end_search(struct search *search, bool found)
 	LIST_HEAD(keep);
 
 	if (!found && !look_at_own(search)) {
-		best = saw_own(search);
+		best = best_own(search);
 		if (best) {
+			saw_run(search->req, aligned_nr(best, search->req->align));
 			cut(&search->mine, best->key, best->nr, &keep);
 			held_return(&keep);
 		}

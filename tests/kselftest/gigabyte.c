@@ -48,13 +48,14 @@ FIXTURE_TEARDOWN(gigabyte)
 static int try_run(struct __test_metadata *_metadata, int dev, __u64 len, __u64 *longest)
 {
 	struct binpool_alloc a = alloc_request(len, BINPOOL_ALLOC_CONTIG);
-	long long ns = attr_read("scan_ns");
+	long long ns = attr_read("scan_ns"), lost = attr_read("pressure_freed_bytes");
 	__u64 start = now_ms();
 	int err = device_alloc(dev, &a);
 
-	TH_LOG("%llu MiB: %d after %llu ms, %lld of them scans; a run of %llu MiB",
+	TH_LOG("%llu MiB: %d after %llu ms, %lld of them scans; a run of %llu MiB; %lld MiB lost",
 	       (unsigned long long)(len / MIB), err, (unsigned long long)(now_ms() - start),
-	       (attr_read("scan_ns") - ns) / 1000000, (unsigned long long)(a.run_max_bytes / MIB));
+	       (attr_read("scan_ns") - ns) / 1000000, (unsigned long long)(a.run_max_bytes / MIB),
+	       (attr_read("pressure_freed_bytes") - lost) / (long long)MIB);
 	*longest = a.run_max_bytes;
 	if (err)
 		return err;
@@ -118,20 +119,24 @@ TEST_F_TIMEOUT(gigabyte, among_strangers, 400)
 	crowd_leave(&crowd);
 }
 
-/* A page in each 128 MiB that cannot be moved: what there is is told, and can be had. */
+/* A page in each 128 MiB that cannot be moved: what there is is told, and kept for who asks for it. */
 TEST_F_TIMEOUT(gigabyte, among_held_pages, 400)
 {
 	__u64 longest, again;
 	struct crowd crowd;
+	long long windows;
 
 	ASSERT_EQ(0, crowd_come(&crowd, UINT64_MAX));
 	ASSERT_LE(8, crowd_hold(&crowd, 128 * MIB));
-	/* It would look for all of its time. */
+	/* It would look for all of its time, and what it keeps must not count as idle after it. */
 	ASSERT_EQ(0, param_write("contig_ms", 15000));
+	ASSERT_EQ(0, param_write("keep_ms", 3600 * 1000));
 	ASSERT_EQ(-ENOMEM, try_run(_metadata, self->dev, GIB, &longest));
 	ASSERT_LT(0, longest);
+	windows = attr_read("scan_windows");
 	ASSERT_EQ(0, try_run(_metadata, self->dev, longest, &again));
 	ASSERT_EQ(longest, again);
+	ASSERT_EQ(windows, attr_read("scan_windows"));
 	ASSERT_TRUE(crowd_is_well(&crowd));
 	crowd_leave(&crowd);
 }

@@ -321,37 +321,50 @@ static void kswapd_feed(pid_t kswapd, pid_t hog)
 	child_status(hog);
 }
 
+/* Whose event a line of the trace is: "name-PID  [CPU] ...". */
+static unsigned long traced_pid(const char *line)
+{
+	const char *at = strstr(line, " [");
+
+	while (at && at > line && at[-1] == ' ')
+		at--;
+	while (at && at > line && at[-1] >= '0' && at[-1] <= '9')
+		at--;
+	return at ? strtoul(at, NULL, 10) : 0;
+}
+
 /*
  * How often a process that reclaimed got frames of ours; -1 if it was told of less than
- * they have.
+ * they have. Another may reclaim meanwhile: whoever needs a page of its own program.
  */
 static int reclaims_told(__u64 frame_pages, __u64 frame)
 {
 	FILE *trace = fopen(TRACEFS "trace", "re");
-	unsigned long long freed = 0, told;
+	unsigned long long freed_by[256] = {0}, told; /* processes, born one after the other */
 	char line[512];
 	int times = 0;
 
 	while (trace && times >= 0 && fgets(line, sizeof(line), trace)) {
 		const char *bytes = strstr(line, " free: node=") ? strstr(line, "bytes=") : NULL;
 		const char *end = strstr(line, "mm_vmscan_direct_reclaim_end: nr_reclaimed=");
+		unsigned long long *freed = &freed_by[traced_pid(line) % ARRAY_SIZE(freed_by)];
 
 		/* What went before is another matter: when nothing is reclaimed, all of it goes. */
 		if (strstr(line, "mm_vmscan_direct_reclaim_begin:"))
-			freed = 0;
+			*freed = 0;
 		if (bytes)
-			freed += strtoull(bytes + strlen("bytes="), NULL, 10) / frame;
+			*freed += strtoull(bytes + strlen("bytes="), NULL, 10) / frame;
 		if (!end)
 			continue;
 		told = strtoull(strchr(end, '=') + 1, NULL, 10);
-		if (freed && told < freed * frame_pages) {
-			fprintf(stderr, "# %llu frames went, reclaim knows of %llu pages\n", freed,
-				told);
+		if (*freed && told < *freed * frame_pages) {
+			fprintf(stderr, "# %llu frames went, reclaim knows of %llu pages\n",
+				*freed, told);
 			times = -1;
-		} else if (freed) {
+		} else if (*freed) {
 			times++;
 		}
-		freed = 0;
+		*freed = 0;
 	}
 	if (trace)
 		fclose(trace);
