@@ -119,7 +119,7 @@ TEST_F_TIMEOUT(gigabyte, among_strangers, 400)
 	crowd_leave(&crowd);
 }
 
-/* A page in each 128 MiB that cannot be moved: what there is is told, and kept for who asks for it. */
+/* A page in each 128 MiB that cannot be moved: what there is is told, and kept for who asks. */
 TEST_F_TIMEOUT(gigabyte, among_held_pages, 400)
 {
 	__u64 longest, again;

@@ -321,18 +321,6 @@ static void kswapd_feed(pid_t kswapd, pid_t hog)
 	child_status(hog);
 }
 
-/* Whose event a line of the trace is: "name-PID  [CPU] ...". */
-static unsigned long traced_pid(const char *line)
-{
-	const char *at = strstr(line, " [");
-
-	while (at && at > line && at[-1] == ' ')
-		at--;
-	while (at && at > line && at[-1] >= '0' && at[-1] <= '9')
-		at--;
-	return at ? strtoul(at, NULL, 10) : 0;
-}
-
 /*
  * How often a process that reclaimed got frames of ours; -1 if it was told of less than
  * they have. Another may reclaim meanwhile: whoever needs a page of its own program.
@@ -358,8 +346,8 @@ static int reclaims_told(__u64 frame_pages, __u64 frame)
 			continue;
 		told = strtoull(strchr(end, '=') + 1, NULL, 10);
 		if (*freed && told < *freed * frame_pages) {
-			fprintf(stderr, "# %llu frames went, reclaim knows of %llu pages\n",
-				*freed, told);
+			fprintf(stderr, "# %llu frames went, reclaim knows of %llu pages\n", *freed,
+				told);
 			times = -1;
 		} else if (*freed) {
 			times++;

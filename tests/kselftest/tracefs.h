@@ -24,4 +24,16 @@ static inline int trace_clear(void)
 	return fd < 0 ? -errno : close(fd);
 }
 
+/* Whose event a line of the trace is: "name-PID  [CPU] ...". */
+static inline unsigned long traced_pid(const char *line)
+{
+	const char *at = strstr(line, " [");
+
+	while (at && at > line && at[-1] == ' ')
+		at--;
+	while (at && at > line && at[-1] >= '0' && at[-1] <= '9')
+		at--;
+	return at ? strtoul(at, NULL, 10) : 0;
+}
+
 #endif /* BINPOOL_TEST_TRACEFS_H */
