@@ -79,8 +79,10 @@ static int cleaner(void *data)
 		wait_event_freezable(node->dirty_wait,
 				     kthread_should_stop() || hurried() ||
 					     (dirty(node) && !atomic_read(&paused)));
-		if (hurried())
+		if (hurried()) {
 			set_user_nice(current, MAX_NICE);
+			continue;
+		}
 		if (reclaiming(node)) {
 			wait_event_freezable_timeout(node->dirty_wait, kthread_should_stop(),
 						     msecs_to_jiffies(RECLAIM_REST_MS));

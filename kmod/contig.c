@@ -185,12 +185,14 @@ static int take_window(struct search *search, struct scan *scan, unsigned long k
 
 	held_take_within(search->node, key, key + nr, &held);
 	missing = nr - frames_of(&held) - cut(&search->mine, key, nr, &mine);
+	if (missing != nr - own_within(&search->own, key, nr)) {
+		err = -EAGAIN;
+		goto back;
+	}
 	/* Before anybody's held memory has to go, what is of no use here does: if that helps. */
 	if (missing > room_left() && missing <= room_possible() + frames_of(&search->mine))
 		drop_mine(search, missing);
-	if (missing != nr - own_within(&search->own, key, nr)) {
-		err = -EAGAIN;
-	} else if (missing && !make_room(missing)) {
+	if (missing && !make_room(missing)) {
 		err = -ENOSPC;
 	} else if (missing && room_take(missing, false, &err)) {
 		got = scan_take(scan, &search->own, key, &mine);
@@ -204,6 +206,7 @@ static int take_window(struct search *search, struct scan *scan, unsigned long k
 		list_splice_tail(&mine, runs);
 		return 0;
 	}
+back:
 	list_splice(&mine, &search->mine);
 	runs_tidy(&search->mine);
 	held_return(&held);
@@ -312,7 +315,6 @@ static void end_search(struct search *search, bool found)
 	if (!found && !look_at_own(search)) {
 		best = best_own(search);
 		if (best) {
-			saw_run(search->req, aligned_nr(best, search->req->align));
 			cut(&search->mine, best->key, best->nr, &keep);
 			held_return(&keep);
 		}
@@ -349,6 +351,20 @@ static int search_node(struct search *search, bool hard, struct list_head *runs)
 	return take_batches(search, true, scan ? EXCESS_SCAN : EXCESS, runs);
 }
 
+/* When all is over: the longest run that is held now is the one that is told. */
+static void saw_held(struct request *req)
+{
+	struct search search = {.req = req, .mine = LIST_HEAD_INIT(search.mine)};
+	const struct stretch *best;
+
+	for_each_node_of(search.node, req) {
+		best = look_at_own(&search) ? NULL : best_own(&search);
+		if (best)
+			saw_run(req, aligned_nr(best, req->align));
+	}
+	kvfree(search.own.of);
+}
+
 static int search_nodes(struct request *req, struct list_head *runs)
 {
 	struct search search = {.req = req, .mine = LIST_HEAD_INIT(search.mine)};
@@ -357,6 +373,7 @@ static int search_nodes(struct request *req, struct list_head *runs)
 	int hard, err = -ENOMEM;
 
 	req->fresh = false;
+	req->run_max = 0;
 	/* Too much is in use: no run would help. */
 	sum = stats_sum();
 	if (req->nr > limit_left() + sum.held - sum.taken)
@@ -377,7 +394,10 @@ static int search_nodes(struct request *req, struct list_head *runs)
 	}
 	if (search.node)
 		end_search(&search, !err);
-	return !err || err == -EINTR ? err : -ENOMEM;
+	if (!err || err == -EINTR)
+		return err;
+	saw_held(req);
+	return -ENOMEM;
 }
 
 /* One round through all sources, cheap ones first. */

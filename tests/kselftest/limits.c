@@ -391,7 +391,7 @@ TEST_F(limit, held_does_not_count_for_the_floor)
 TEST_F_TIMEOUT(limit, floor_together, 120)
 {
 	/* Room for one, whether what is at hand is seen in time or not. */
-	const __u64 floor_bytes = meminfo_bytes("MemAvailable") + at_hand_bytes() / 2 - 480 * MIB;
+	const __u64 floor_bytes = meminfo_bytes("MemAvailable") + at_hand_bytes() / 2 - 960 * MIB;
 	const char *const path = "/sys/module/binpool/parameters/floor_bytes";
 	char was[32], text[32], go;
 	int start[2], served = 0;
@@ -408,7 +408,7 @@ TEST_F_TIMEOUT(limit, floor_together, 120)
 		close(start[1]);
 		read(start[0], &go, 1);
 		/* Keeps it until the end of the process, after the others have asked. */
-		int fd = block_alloc(self->dev, 320 * MIB);
+		int fd = block_alloc(self->dev, 640 * MIB);
 
 		sleep_ms(3000);
 		_exit(fd >= 0);
