@@ -262,7 +262,7 @@ static FAST void *allocate_cached(struct binpool *pool, size_t size)
 	return cache_pop(cache_fast(pool), cache_place(pool, size), size);
 }
 
-/* The same where that is not so fast. */
+/* What a cache has, where getting it is not so fast. */
 static void *pop_slowly(const struct binpool *pool, struct cache *c, size_t size)
 {
 	return cache_is_slow(c, pool) ? cache_pop_slowly(c, cache_place(pool, size), size) : NULL;

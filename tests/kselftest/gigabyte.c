@@ -128,6 +128,8 @@ TEST_F_TIMEOUT(gigabyte, among_held_pages, 400)
 
 	ASSERT_EQ(0, crowd_come(&crowd, UINT64_MAX));
 	ASSERT_LE(8, crowd_hold(&crowd, 128 * MIB));
+	/* What one window got is in the way of the next one. */
+	ASSERT_EQ(0, attr_write("max_bytes", GIB + GIB / 16));
 	/* It would look for all of its time, and what it keeps must not count as idle after it. */
 	ASSERT_EQ(0, param_write("contig_ms", 15000));
 	ASSERT_EQ(0, param_write("keep_ms", 3600 * 1000));

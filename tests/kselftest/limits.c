@@ -7,6 +7,7 @@
 
 #include "binpool_test.h"
 #include "module.h"
+#include "zoneinfo.h"
 
 FIXTURE(limit)
 {
@@ -288,25 +289,6 @@ TEST_F_TIMEOUT(limit, race, 120)
 }
 
 /*
- * Free memory that the system does not count as free: each CPU has pages at hand, the more the
- * faster they come and go.
- */
-static __u64 at_hand_bytes(void)
-{
-	FILE *zones = fopen("/proc/zoneinfo", "re");
-	unsigned long long pages = 0, count;
-	char line[256];
-
-	while (zones && fgets(line, sizeof(line), zones)) {
-		if (sscanf(line, " count: %llu", &count) == 1)
-			pages += count;
-	}
-	if (zones)
-		fclose(zones);
-	return pages * page_bytes();
-}
-
-/*
  * More than the system can spare: ENOMEM with what there is, and nobody killed. What it
  * tried with leaves as much as is left by default.
  */
@@ -322,7 +304,7 @@ TEST_F_TIMEOUT(limit, answer_of_enomem, 120)
 	ASSERT_EQ(0, number_read(PARAM("floor_bytes")));
 	/* Of what is cached it is a guess. */
 	ASSERT_EQ(0, text_write(DROP_CACHES, "3"));
-	available = meminfo_bytes("MemAvailable") + at_hand_bytes();
+	available = meminfo_bytes("MemAvailable") + cpus_free_bytes();
 	was = counters_read();
 	ASSERT_EQ(-ENOMEM, device_alloc(self->dev, &a));
 	ASSERT_EQ(-1, a.fd);
@@ -333,14 +315,14 @@ TEST_F_TIMEOUT(limit, answer_of_enomem, 120)
 	ASSERT_EQ(0, attr_read("managed_bytes"));
 	ASSERT_GE((long long)(available - least + 192 * MIB), attr_read("freed_bytes") - was.v[6]);
 	/* It has gone back, as far as other things going on let one see it. */
-	ASSERT_LE(available, meminfo_bytes("MemAvailable") + at_hand_bytes() + machine / 8);
+	ASSERT_LE(available, meminfo_bytes("MemAvailable") + cpus_free_bytes() + machine / 8);
 }
 
 /* Never below what the system must keep, however small the pieces. */
 TEST_F_TIMEOUT(limit, floor, 120)
 {
 	const __u64 machine = meminfo_bytes("MemTotal") & ~(self->frame - 1);
-	const __u64 most = 640 * MIB + at_hand_bytes();
+	const __u64 of_cpus = cpus_free_bytes();
 	const __u64 floor_bytes = meminfo_bytes("MemAvailable") - 512 * MIB;
 	const char *const path = "/sys/module/binpool/parameters/floor_bytes";
 	char was[32], text[32];
@@ -361,8 +343,8 @@ TEST_F_TIMEOUT(limit, floor, 120)
 	ASSERT_EQ(0, text_write(path, was));
 	ASSERT_EQ(-ENOMEM, err);
 	ASSERT_LE(32, n);
-	ASSERT_GE(most, (__u64)n * 4 * self->frame);
-	TH_LOG("%d blocks; at hand %llu MiB", n, (unsigned long long)((most >> 20) - 640));
+	TH_LOG("%d blocks; in the CPUs' lists %llu MiB", n, (unsigned long long)(of_cpus / MIB));
+	ASSERT_GE(640 * MIB + of_cpus, (__u64)n * 4 * self->frame);
 	while (n)
 		close(fds[--n]);
 	ASSERT_EQ(0, attr_write("free_held", 1));
@@ -376,7 +358,8 @@ TEST_F(limit, held_does_not_count_for_the_floor)
 
 	close(block_alloc(self->dev, len));
 	ASSERT_EQ((long long)len, attr_read("held_bytes"));
-	ASSERT_EQ(0, number_write(PARAM("floor_bytes"), meminfo_bytes("MemAvailable") - len / 2));
+	ASSERT_EQ(0, number_write(PARAM("floor_bytes"),
+				  meminfo_bytes("MemAvailable") + cpus_free_bytes() - len / 2));
 	ASSERT_EQ(-ENOMEM, block_alloc(self->dev, len + len / 4));
 	ASSERT_EQ(0, number_write(PARAM("floor_bytes"),
 				  meminfo_bytes("MemAvailable") - len - len / 2));
@@ -390,8 +373,8 @@ TEST_F(limit, held_does_not_count_for_the_floor)
 /* Two who ask at once do not both get the last of what the floor leaves. */
 TEST_F_TIMEOUT(limit, floor_together, 120)
 {
-	/* Room for one, whether what is at hand is seen in time or not. */
-	const __u64 floor_bytes = meminfo_bytes("MemAvailable") + at_hand_bytes() / 2 - 960 * MIB;
+	/* Room for one, whether what is in the CPUs' lists is seen in time or not. */
+	const __u64 floor_bytes = meminfo_bytes("MemAvailable") + cpus_free_bytes() / 2 - 960 * MIB;
 	const char *const path = "/sys/module/binpool/parameters/floor_bytes";
 	char was[32], text[32], go;
 	int start[2], served = 0;

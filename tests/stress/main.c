@@ -7,6 +7,7 @@
 #include <getopt.h>
 #include <sys/socket.h>
 
+#include "../kselftest/zoneinfo.h"
 #include "stress.h"
 
 /* What may be missing afterwards: the machine's own use of memory changes. */
@@ -108,22 +109,6 @@ static void forget(void)
 	}
 }
 
-/* Pages that are free, but in the lists of single CPUs, where MemFree leaves them out. */
-static __u64 pages_of_cpus(void)
-{
-	FILE *f = fopen("/proc/zoneinfo", "re");
-	unsigned long long count, sum = 0;
-	char line[256];
-
-	while (f && fgets(line, sizeof(line), f)) {
-		if (sscanf(line, " count: %llu", &count) == 1)
-			sum += count;
-	}
-	if (f)
-		fclose(f);
-	return sum;
-}
-
 /* Free memory, when all has gone back that can. */
 static __u64 memory_now(void)
 {
@@ -131,7 +116,7 @@ static __u64 memory_now(void)
 	sync();
 	text_write("/proc/sys/vm/drop_caches", "3");
 	sleep_ms(300);
-	return meminfo_bytes("MemFree") + pages_of_cpus() * page_bytes();
+	return meminfo_bytes("MemFree") + cpus_free_bytes();
 }
 
 static unsigned int number, failures;
