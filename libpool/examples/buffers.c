@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include <binpool.h>
 
@@ -35,14 +36,16 @@ int main(void)
 	if (binpool_free_sized(pool, p, size - 1) != -EINVAL || binpool_free_sized(pool, p, size))
 		return 1;
 
-	/* Zeroed: memory that is clean already costs nothing. */
+	/* Zeroed, from the beginning of a page: memory that is clean already costs nothing. */
 	want.bytes = size;
-	want.alignment = 4096;
+	want.alignment = (uint64_t)sysconf(_SC_PAGESIZE);
 	want.flags = BINPOOL_BUF_ZEROED;
 	if (binpool_alloc_ex(pool, &want, &buf)) {
 		fprintf(stderr, "%s\n", binpool_last_error());
 		return 1;
 	}
+	if ((uintptr_t)buf.ptr % want.alignment)
+		return 1;
 	for (size_t i = 0; i < size; i++)
 		if (((char *)buf.ptr)[i])
 			return 1;

@@ -43,7 +43,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "%s\n", binpool_last_error());
 		return 1;
 	}
-	buffer = binpool_alloc_aligned(pool, BYTES, 4096);
+	buffer = binpool_alloc(pool, BYTES);
 	if (!buffer) {
 		fprintf(stderr, "%s\n", binpool_last_error());
 		return 1;
