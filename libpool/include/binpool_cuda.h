@@ -77,7 +77,8 @@ int binpool_free_on_cuda_stream(struct binpool *pool, void *ptr, struct CUstream
  * current, and a device that has none has nothing at work. -1 there: the current context in any
  * case. @n 0: freed at once, without a driver.
  * Errors: as binpool_free_on_cuda_stream's, of any of the streams; -EINVAL also a device that is
- * none. The buffer is the caller's still then, and waits for none of them. Any thread may call it.
+ * none, as any below -1. The buffer is the caller's still then, and waits for none of them. Any
+ * thread may call it.
  */
 int binpool_free_on_cuda_streams(struct binpool *pool, void *ptr,
 				 struct CUstream_st *const *streams, const int *devices, size_t n);

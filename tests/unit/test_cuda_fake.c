@@ -6,6 +6,7 @@
 #include "unit.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <sys/resource.h>
 
 #include <binpool_cuda.h>
@@ -170,7 +171,7 @@ static void several_refused(void **state)
 	struct CUstream_st *streams[] = {&a, &a, &b}, *none[] = {&a, NULL};
 	struct binpool *pool = thp_pool(64 * MIB);
 	unsigned long created = cuda->created;
-	const int strange[] = {0, 2};
+	const int strange[] = {0, 2}, negative[][2] = {{-1, -2}, {INT_MIN, 0}};
 	void *p = binpool_alloc(pool, MIB);
 
 	(void)state;
@@ -184,6 +185,12 @@ static void several_refused(void **state)
 		assert_int_equal(binpool_free_on_cuda_streams(pool, p, none, NULL, 2), -ENODEV);
 		assert_int_equal(binpool_free_on_cuda_streams(pool, p, none, strange, 2), -EINVAL);
 		assert_error_names("cuDevicePrimaryCtxGetState");
+		for (int k = 0; k < 2; k++) {
+			assert_int_equal(
+				binpool_free_on_cuda_streams(pool, p, streams, negative[k], 2),
+				-EINVAL);
+			assert_error_names("below 0");
+		}
 		assert_int_equal(binpool_free_on_cuda_streams(pool, p, NULL, NULL, 1), -EINVAL);
 		assert_error_names("streams");
 		assert_int_equal(binpool_free_on_cuda_streams(NULL, p, streams, NULL, 1), -EINVAL);

@@ -269,8 +269,13 @@ static int record_all(const struct cuda *cuda, CUstream const *streams, const in
 	int ret = 0;
 
 	for (size_t i = 0; i < n && !ret; i++) {
-		if (devices && devices[i] >= 0 && !device_is_current(cuda, devices[i]))
-			ret = record_on_device(cuda, streams[i], devices[i], events);
+		int device = devices ? devices[i] : -1;
+
+		if (device < -1)
+			ret = cuda_refuse(-EINVAL, "CUDA: no device has a number below 0; -1 is "
+						   "the current context's");
+		else if (device >= 0 && !device_is_current(cuda, device))
+			ret = record_on_device(cuda, streams[i], device, events);
 		else
 			ret = record(cuda, streams[i], events);
 	}
