@@ -56,7 +56,7 @@ class Absence(Case):
         try:
             ctypes.CDLL("libcuda.so.1")
         except OSError:
-            self.assertIn("libcuda.so.1", str(e))
+            self.assertIn("no CUDA driver here", str(e))
 
     def test_wrong_arguments(self):
         self.assertRaises(TypeError, cuda.DeviceBuffer, 17)

@@ -69,7 +69,7 @@ static void without_driver(void **state)
 		skip();
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(binpool_free_on_cuda_stream(pool, p, NULL), -ENODEV);
-		assert_error_names(driver ? "cuInit" : "libcuda.so.1");
+		assert_error_names(driver ? "cuInit" : "no CUDA driver here");
 	}
 	assert_int_equal(binpool_cuda_fence((struct CUevent_st *)&f, &f), -ENODEV);
 	assert_int_equal(binpool_free_on_cuda_stream(NULL, p, NULL), -EINVAL);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "cuda.h"
+#include "missing.h"
 
 static struct cuda driver;
 static pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -48,9 +49,7 @@ static void load(void)
 	CUresult err;
 
 	if (!library) {
-		snprintf(reason, sizeof(reason),
-			 "CUDA: there is no driver here (%s): libcuda.so.1 comes with it",
-			 dlerror());
+		snprintf(reason, sizeof(reason), CUDA_NO_DRIVER, dlerror());
 		return;
 	}
 	loaded = true;
@@ -58,9 +57,7 @@ static void load(void)
 		void *address = dlsym(library, calls[i].symbol);
 
 		if (!address && calls[i].needed) {
-			snprintf(reason, sizeof(reason),
-				 "CUDA: this driver is too old: its libcuda.so.1 has no %s",
-				 calls[i].symbol);
+			snprintf(reason, sizeof(reason), CUDA_OLD_DRIVER, calls[i].symbol);
 			return;
 		}
 		memcpy((char *)&driver + calls[i].offset, &address, sizeof(address));

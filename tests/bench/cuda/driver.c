@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../../../libpool/src/cuda/missing.h"
 #include "bench.h"
 
 struct cuda cu;
@@ -36,13 +37,12 @@ void cuda_open(void)
 	int device, error;
 
 	if (!library)
-		end(IMPOSSIBLE, "there is no CUDA driver here: %s", dlerror());
+		end(IMPOSSIBLE, CUDA_NO_DRIVER, dlerror());
 	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
 		void *address = dlsym(library, calls[i].symbol);
 
 		if (!address)
-			end(IMPOSSIBLE, "this CUDA driver is too old: it has no %s",
-			    calls[i].symbol);
+			end(IMPOSSIBLE, CUDA_OLD_DRIVER, calls[i].symbol);
 		memcpy((char *)&cu + calls[i].at, &address, sizeof(address));
 	}
 	error = cu.Init(0);
