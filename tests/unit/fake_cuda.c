@@ -241,10 +241,21 @@ EXPORT int cuDeviceGetAttribute(int *value, int which, int device)
 
 /* ---- Events and streams --------------------------------------------------------- */
 
+#define PER_THREAD 2 /* CU_STREAM_PER_THREAD */
+
+static _Thread_local struct CUstream_st *of_thread;
+
+EXPORT struct CUstream_st **fake_cuda_of_thread(void)
+{
+	return &of_thread;
+}
+
 static struct CUstream_st *resolve(struct CUstream_st *stream)
 {
-	if ((uintptr_t)stream > 2)
+	if ((uintptr_t)stream > PER_THREAD)
 		return stream;
+	if ((uintptr_t)stream == PER_THREAD && of_thread)
+		return of_thread;
 	return fake.current ? fake.current->default_stream : NULL;
 }
 

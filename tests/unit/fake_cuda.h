@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
  * A CUDA driver that does what a test tells it: contexts that go, streams that are
- * captured, calls that fail. It has no device. For one thread.
+ * captured, calls that fail. It has no device. For one thread at a time.
  */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
@@ -56,6 +56,8 @@ struct fake_cuda {
 };
 
 struct fake_cuda *fake_cuda(void);
+/* The calling thread's own default stream; NULL: it has none, and the context's is meant. */
+struct CUstream_st **fake_cuda_of_thread(void);
 /* Registrations that there are; those of destroyed contexts are gone. */
 unsigned long fake_cuda_registrations(void);
 
