@@ -152,6 +152,13 @@ class OnAFake(Told):
         cupy.cuda.runtime.getDeviceCount = lambda: len(current)
         host = binpool.MemoryPool("host", "thp")
         cupy.cuda.set_pinned_memory_allocator(binpool.cupy.PinnedAllocator(host))
+        # How many devices there are is asked until somebody knows.
+        def unknown():
+            raise cupy.cuda.runtime.CUDARuntimeError(35)
+        known, cupy.cuda.runtime.getDeviceCount = cupy.cuda.runtime.getDeviceCount, unknown
+        cupyx.empty_pinned(1000, "u1")
+        assert host.active_blocks == 0
+        cupy.cuda.runtime.getDeviceCount = known
         array = cupyx.empty_pinned(1000, "u1")
         ptr = array.ctypes.data
         del array

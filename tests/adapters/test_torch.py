@@ -253,6 +253,24 @@ class OnAFake(Told):
         assert (host.poll(), host.active_blocks) == (0, 0)
         """)
 
+    def test_by_handles(self):
+        """Where PyTorch tells those of the current streams no Stream is asked for."""
+        self.told("""
+        import importlib
+        torch._C._cuda_getCurrentRawStream = lambda device: current[device].cuda_stream
+        torch.cuda.current_stream = None
+        importlib.reload(binpool.torch)
+        there = Stream(None, False, 1, 0)
+        kept = primary(1, there)
+        tensor = binpool.torch.empty(host, 1000)
+        del tensor
+        assert host.poll() == 1
+        stream.finished = 1
+        assert host.poll() == 1
+        there.finished = 1
+        assert (host.poll(), host.active_blocks) == (0, 0)
+        """)
+
     def test_before_cuda_is_used(self):
         self.told("""
         def unasked(*device):

@@ -187,7 +187,7 @@ class InFlight(Told):
                 stream.finished = 1
                 assert (host.poll(), host.active_blocks) == (0, 0), number
                 stream.finished, number = 0, number + 1
-            assert number > first + 5
+            assert number > first + 3
         """)
 
     def test_a_threads_own_default_stream(self):

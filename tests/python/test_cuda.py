@@ -157,10 +157,16 @@ class OnAFake(Told):
             raises(ValueError, "numbers of devices", cuda.free_on_streams, buf, handles, [0, far])
         raises(TypeError, "", cuda.free_on_streams, buf, handles, [0, None])
         raises(TypeError, "no buffer", cuda.free_on_streams, 7, handles)
+        whole = host(100)
+        part = whole.sub(0, 10)
+        raises(ValueError, "a part", cuda.free_on_streams, part, handles, [0, 1])
+        raises(BufferError, "1 views", cuda.free_on_streams, whole, handles, [0, 1])
+        del part, whole
         raises(TypeError, "no stream", cuda.free_on_streams, buf, [0, "x"])
         e = raises(OSError, "", cuda.free_on_streams, buf, handles)
         assert (e.errno, buf.released) == (errno.ENODEV, False)
         cuda.free_on_streams(buf, handles, [0, 1])
+        raises(ValueError, "released", cuda.free_on_streams, buf, handles, [0, 1])
         cuda.free_on_streams(host(100), [], [])
         assert (buf.released, pool.poll(), host.active_blocks) == (True, 1, 0)
         stream.finished = 1
@@ -175,6 +181,18 @@ class OnAFake(Told):
         assert (buf.released, host.active_blocks) == (False, 1)
         fake.record_error = 0
         raises(KeyboardInterrupt, "", cuda.free_on_streams, buf, handles, [0, 1])
+        fake.signal = 0
+        assert (buf.released, host.poll(), host.active_blocks) == (True, 0, 0)
+        # Meanwhile other threads run: a second long, by a handler that sleeps as many as its signal.
+        import time
+        libc, ticks = ctypes.CDLL(None), []
+        libc.signal(1, ctypes.cast(libc.sleep, ctypes.c_void_p))
+        buf, fake.signal = host(5000), 1
+        inside = threading.Thread(target=lambda: cuda.free_on_streams(buf, handles[:1]))
+        inside.start()
+        while inside.is_alive():
+            ticks.append(time.sleep(0.01))
+        assert len(ticks) > 5, ticks
         fake.signal = 0
         assert (buf.released, host.poll(), host.active_blocks) == (True, 0, 0)
         host.destroy()

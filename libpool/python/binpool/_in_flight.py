@@ -38,7 +38,8 @@ def rest(buffer, streams, ending=sys.is_finalizing):
             mine.clear()
         else:
             to = _try(mine)
-            again()
+            if _later or _refused:
+                again()
     finally:
         if mine:
             to.extend(mine)

@@ -31,23 +31,32 @@ _, _lib = _library.open_library("libbinpool-cuda.so.0", {
                     ctypes.POINTER(ctypes.c_uint64)),
     "cuda_device_allocator": (ctypes.c_int, ctypes.POINTER(_library.AllocatorOps)),
 })
+# For the extension, which calls it without ctypes.
+_address = ctypes.cast(_lib.free_on_cuda_streams, ctypes.c_void_p).value \
+    if hasattr(PooledBuffer, "_give_on") else None
 
 
 def _handle(stream):
     """The driver's handle of what the packages call a stream."""
-    protocol = getattr(stream, "__cuda_stream__", None)
-    handle = protocol()[1] if callable(protocol) else stream
+    handle = stream
+    if type(handle) is not int:
+        protocol = getattr(stream, "__cuda_stream__", None)
+        if callable(protocol):
+            handle = protocol()[1]
     for name in ("ptr", "cuda_stream", "handle"):
+        if type(handle) is int:
+            break
         handle = getattr(handle, name, handle)
-    handle = getattr(handle, "value", handle)
-    if handle is None:
-        return 0
-    try:
-        # Those of cuda-python are no numbers, but can be made some.
-        handle = int(handle) if hasattr(type(handle), "__int__") and \
-            not isinstance(handle, numbers.Number) else operator.index(handle)
-    except TypeError:
-        raise TypeError(f"{stream!r} is no stream, nor the handle of one") from None
+    if type(handle) is not int:
+        handle = getattr(handle, "value", handle)
+        if handle is None:
+            return 0
+        try:
+            # Those of cuda-python are no numbers, but can be made some.
+            handle = int(handle) if hasattr(type(handle), "__int__") and \
+                not isinstance(handle, numbers.Number) else operator.index(handle)
+        except TypeError:
+            raise TypeError(f"{stream!r} is no stream, nor the handle of one") from None
     if not 0 <= handle < 1 << 64:
         raise ValueError(f"{handle} is the handle of no stream")
     return handle
@@ -89,20 +98,26 @@ def free_on_streams(buf, streams, devices=None):
     that PyTorch, CuPy and RMM use; where there is none nothing is at work. -1, or None for all: the
     current context's. No streams: it is freed at once. ValueError also: not as many devices as streams.
     """
-    if not isinstance(buf, (PooledBuffer, DeviceBuffer)):
+    if isinstance(buf, PooledBuffer):
+        pooled = buf
+    elif isinstance(buf, DeviceBuffer):
+        pooled = buf.pooled
+    else:
         raise TypeError(f"{buf!r} is no buffer of a pool")
-    handles = [_handle(stream) for stream in streams]
-    n = len(handles)
+    handles = [*map(_handle, streams)]
     if devices is not None:
-        devices = [operator.index(device) for device in devices]
-        if not all(-1 <= device < 1 << 31 for device in devices):
-            raise ValueError(f"{devices} are no numbers of devices")
-        if len(devices) != n:
-            raise ValueError(f"{len(devices)} devices of {n} streams")
-        devices = (ctypes.c_int * n)(*devices)
-    handles = (ctypes.c_void_p * n)(*handles)
-    pooled = buf.pooled if isinstance(buf, DeviceBuffer) else buf
-    late = give(pooled, _lib.free_on_cuda_streams, handles, devices, n)
+        devices = [*map(operator.index, devices)]
+        for device in devices:
+            if not -1 <= device < 1 << 31:
+                raise ValueError(f"{devices} are no numbers of devices")
+        if len(devices) != len(handles):
+            raise ValueError(f"{len(devices)} devices of {len(handles)} streams")
+    if _address:
+        check(pooled._give_on(_address, handles, devices))
+        return
+    n = len(handles)
+    late = give(pooled, _lib.free_on_cuda_streams, (ctypes.c_void_p * n)(*handles),
+                None if devices is None else (ctypes.c_int * n)(*devices), n)
     if late:
         raise late
 

@@ -9,6 +9,8 @@
 Needs cupy.
 """
 
+import functools
+
 from ._backend import MemoryPool
 from ._in_flight import again, rest
 
@@ -24,11 +26,15 @@ _CUDAError = cupy.cuda.runtime.CUDARuntimeError
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 
 
+@functools.lru_cache(None)
+def _devices():
+    return range(cupy.cuda.runtime.getDeviceCount())
+
+
 def _in_use():
     """The streams that are current, one of each device."""
     try:
-        return [(cupy.cuda.get_current_stream(device), device)
-                for device in range(cupy.cuda.runtime.getDeviceCount())]
+        return [(cupy.cuda.get_current_stream(device), device) for device in _devices()]
     except _CUDAError:
         # Without a driver or a device nothing is at work.
         return ()

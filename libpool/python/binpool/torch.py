@@ -39,12 +39,24 @@ def _devices():
     return range(count())
 
 
+# The handle of a device's current stream; no object is made for it.
+_current = getattr(torch._C, "_cuda_getCurrentRawStream", None) or \
+    (lambda device: torch.cuda.current_stream(device))
+
+
+@functools.lru_cache(None)
+def _bytes_each(dtype):
+    return torch.empty((), dtype=dtype).element_size()
+
+
 def _in_use(recorded):
     """The streams that are current, one of each device, and those that were recorded."""
     if not torch.cuda.is_initialized():
         return ()
-    streams = recorded.union(torch.cuda.current_stream(device) for device in _devices())
-    return [(stream, stream.device.index) for stream in streams]
+    streams = [(_current(device), device) for device in _devices()]
+    if recorded:
+        streams += [(stream, stream.device.index) for stream in recorded]
+    return streams
 
 
 def _ended(view, views=_views, rest=rest):
@@ -89,14 +101,15 @@ def empty(pool, size, dtype=None):
         raise ValueError(f"size {tuple(size)} has a negative dimension")
     dtype = dtype or torch.get_default_dtype()
     again()
-    buffer = pool.allocate(size.numel() * torch.empty((), dtype=dtype).element_size())
+    buffer = pool.allocate(size.numel() * _bytes_each(dtype))
     if not buffer.size:
         return torch.empty(size, dtype=dtype)
     memory = memoryview(buffer)
     view = _View(memory, _ended)
     view.buffer, view.ptr, view.streams = buffer, buffer.ptr, set()
     _views[view.ptr] = view
-    return torch.frombuffer(memory, dtype=dtype).view(size)
+    # It has as many elements already. A view would be another tensor, and is slower to make.
+    return torch.frombuffer(memory, dtype=dtype).resize_(size)
 
 
 def record_stream(tensor, stream):

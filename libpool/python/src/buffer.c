@@ -127,6 +127,18 @@ static PyObject *py_buffer_release(PyObject *self, PyObject *none)
 	return buffer_release(b);
 }
 
+/* Whether it can be given back; raises what is in the way. */
+static bool givable(struct buffer *b)
+{
+	if (!buffer_usable(b))
+		return false;
+	if (b->parent)
+		PyErr_SetString(PyExc_ValueError, "a part is not given back: its whole is");
+	else if (b->exports)
+		buffer_release(b);
+	return !b->parent && !b->exports;
+}
+
 /*
  * _give_with(function): gives the buffer back by function(pool's address, its own), unless
  * that raises something. Meanwhile other threads find it released, to view it or to release it.
@@ -137,14 +149,8 @@ static PyObject *py_buffer_give_with(PyObject *self, PyObject *function)
 	struct pool *pool = b->pool;
 	PyObject *done;
 
-	if (!buffer_usable(b))
+	if (!givable(b))
 		return NULL;
-	if (b->parent) {
-		PyErr_SetString(PyExc_ValueError, "a part is not given back: its whole is");
-		return NULL;
-	}
-	if (b->exports)
-		return buffer_release(b);
 	b->pool = NULL;
 	pool->calls++;
 	done = PyObject_CallFunction(function, "NN", PyLong_FromVoidPtr(pool->pool),
@@ -157,6 +163,53 @@ static PyObject *py_buffer_give_with(PyObject *self, PyObject *function)
 	Py_DECREF(done);
 	Py_DECREF((PyObject *)pool);
 	Py_RETURN_NONE;
+}
+
+/*
+ * _give_on(function, streams, devices): as _give_with, by binpool_free_on_cuda_streams, which is at
+ * this address, with two lists as long as each other, the second or None. What it returned; the
+ * buffer is given back unless that is negative.
+ */
+static PyObject *py_buffer_give_on(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+	int (*function)(struct binpool *, void *, void *const *, const int *, size_t);
+	struct buffer *b = (struct buffer *)self;
+	struct pool *pool = b->pool;
+	PyThreadState *thread;
+	Py_ssize_t n;
+	void **streams;
+	int *devices, err;
+
+	n = nargs == 3 ? PyList_Size(args[1]) : -1;
+	if (n < 0 || !givable(b))
+		return n < 0 && !PyErr_Occurred() ? PyErr_Format(PyExc_TypeError, "3 arguments")
+						  : NULL;
+	streams = PyMem_Malloc((size_t)n * (sizeof(*streams) + sizeof(*devices)));
+	if (!streams)
+		return PyErr_NoMemory();
+	devices = args[2] == Py_None ? NULL : (int *)(streams + n);
+	function = (__typeof__(function))PyLong_AsVoidPtr(args[0]);
+	for (Py_ssize_t i = 0; i < n; i++) {
+		streams[i] = PyLong_AsVoidPtr(PyList_GetItem(args[1], i));
+		if (devices)
+			devices[i] = (int)PyLong_AsLong(PyList_GetItem(args[2], i));
+	}
+	if (PyErr_Occurred()) {
+		PyMem_Free(streams);
+		return NULL;
+	}
+	b->pool = NULL;
+	pool->calls++;
+	thread = PyEval_SaveThread();
+	err = function(pool->pool, b->ptr, streams, devices, (size_t)n);
+	PyEval_RestoreThread(thread);
+	pool->calls--;
+	PyMem_Free(streams);
+	if (err < 0)
+		b->pool = pool;
+	else
+		Py_DECREF((PyObject *)pool);
+	return PyLong_FromLong(err);
 }
 
 static PyObject *py_buffer_enter(PyObject *self, PyObject *none)
@@ -255,6 +308,7 @@ static PyMethodDef buffer_methods[] = {
 	 "sub(offset, size, /)\n--\n\nA buffer that is a part of this one, and keeps it.\n\n"
 	 "In bytes. ValueError: not within this one."},
 	{"_give_with", py_buffer_give_with, METH_O, NULL},
+	{"_give_on", (PyCFunction)(void (*)(void))py_buffer_give_on, METH_FASTCALL, NULL},
 	{"__enter__", py_buffer_enter, METH_NOARGS, NULL},
 	{"__exit__", py_buffer_exit, METH_VARARGS, NULL},
 	{NULL, NULL, 0, NULL},
