@@ -8,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../libpool/src/cuda/missing.h"
 #include "cli.h"
 #include "cuda.h"
 
@@ -61,13 +60,17 @@ int cuda_load(void)
 	size_t i;
 
 	if (!library) {
-		cli_error(CUDA_NO_DRIVER, dlerror());
+		cli_error("there is no CUDA driver here: %s; libcuda.so.1 comes with NVIDIA's "
+			  "driver, and a container is given it with its GPUs (docker run --gpus "
+			  "all)",
+			  dlerror());
 		return CLI_FAILED;
 	}
 	for (i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
 		address = dlsym(library, calls[i].symbol);
 		if (!address) {
-			cli_error(CUDA_OLD_DRIVER, calls[i].symbol);
+			cli_error("this CUDA driver is too old: its libcuda.so.1 has no %s",
+				  calls[i].symbol);
 			return CLI_FAILED;
 		}
 		memcpy((char *)&cuda + calls[i].offset, &address, sizeof(address));

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "cuda.h"
-#include "missing.h"
 
 static struct cuda driver;
 static pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -49,7 +48,10 @@ static void load(void)
 	CUresult err;
 
 	if (!library) {
-		snprintf(reason, sizeof(reason), CUDA_NO_DRIVER, dlerror());
+		snprintf(reason, sizeof(reason),
+			 "there is no CUDA driver here: %s; libcuda.so.1 comes with NVIDIA's "
+			 "driver, and a container is given it with its GPUs (docker run --gpus all)",
+			 dlerror());
 		return;
 	}
 	loaded = true;
@@ -57,7 +59,9 @@ static void load(void)
 		void *address = dlsym(library, calls[i].symbol);
 
 		if (!address && calls[i].needed) {
-			snprintf(reason, sizeof(reason), CUDA_OLD_DRIVER, calls[i].symbol);
+			snprintf(reason, sizeof(reason),
+				 "this CUDA driver is too old: its libcuda.so.1 has no %s",
+				 calls[i].symbol);
 			return;
 		}
 		memcpy((char *)&driver + calls[i].offset, &address, sizeof(address));

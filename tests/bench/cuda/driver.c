@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../../../libpool/src/cuda/missing.h"
 #include "bench.h"
 
 struct cuda cu;
@@ -37,12 +36,13 @@ void cuda_open(void)
 	int device, error;
 
 	if (!library)
-		end(IMPOSSIBLE, CUDA_NO_DRIVER, dlerror());
+		end(IMPOSSIBLE, "there is no CUDA driver here: %s", dlerror());
 	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
 		void *address = dlsym(library, calls[i].symbol);
 
 		if (!address)
-			end(IMPOSSIBLE, CUDA_OLD_DRIVER, calls[i].symbol);
+			end(IMPOSSIBLE, "this CUDA driver is too old: it has no %s",
+			    calls[i].symbol);
 		memcpy((char *)&cu + calls[i].at, &address, sizeof(address));
 	}
 	error = cu.Init(0);
