@@ -53,10 +53,17 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static void print_row(const char *key, double *ns, int n)
+/* The least is the first then. */
+static double median(double *ns, int n)
 {
 	qsort(ns, (size_t)n, sizeof(*ns), compare);
-	printf("%s_ns %.2f\n%s_min_ns %.2f\n", key, ns[n / 2], key, ns[0]);
+	return ns[n / 2];
+}
+
+static void print_row(const char *key, double *ns, int n)
+{
+	printf("%s_ns %.2f\n", key, median(ns, n));
+	printf("%s_min_ns %.2f\n", key, ns[0]);
 }
 
 static void pairs(size_t bytes, int n_pools, int n)
@@ -165,18 +172,24 @@ static double usable_over_asked(void)
 	return (double)usable / (double)asked;
 }
 
-static void mixed_timed(const char *key)
+/* What a free and an allocation take in each round. */
+static void mixed_rounds(void *live[LIVE], double ns[MIXED_ROUNDS])
 {
-	void *live[LIVE] = {0};
-	double ns[MIXED_ROUNDS];
-
-	mixed_round(live, false);
 	for (int r = 0; r < MIXED_ROUNDS; r++) {
 		uint64_t start = now_ns();
 
 		mixed_round(live, false);
 		ns[r] = (double)(now_ns() - start) / SIZES;
 	}
+}
+
+static void mixed_timed(const char *key)
+{
+	void *live[LIVE] = {0};
+	double ns[MIXED_ROUNDS];
+
+	mixed_round(live, false);
+	mixed_rounds(live, ns);
 	print_row(key, ns, MIXED_ROUNDS);
 	mixed_end(live);
 }
@@ -241,16 +254,14 @@ static pthread_barrier_t warm;
 static void *mixed_thread(void *arg)
 {
 	void *live[LIVE] = {0};
-	uint64_t start;
+	double ns[MIXED_ROUNDS];
 
 	if (peer->thread_begin && peer->thread_begin())
 		abort();
 	mixed_round(live, false);
 	pthread_barrier_wait(&warm);
-	start = now_ns();
-	for (int r = 0; r < MIXED_ROUNDS; r++)
-		mixed_round(live, false);
-	*(double *)arg = (double)(now_ns() - start) / SIZES / MIXED_ROUNDS;
+	mixed_rounds(live, ns);
+	*(double *)arg = median(ns, MIXED_ROUNDS);
 	mixed_end(live);
 	if (peer->thread_end)
 		peer->thread_end();
