@@ -11,8 +11,8 @@ man: $(MAN_BUILT) ## Lay out the manual: man -M build/man binpool_alloc
 
 $(MAN_BUILT): $(MAN_PAGES) libpool/man/build.mk
 	@mkdir -p $(@D)
-	rm -rf $(@D)/man?
-	set -e; for page in $(MAN_PAGES); do \
+	@rm -rf $(@D)/man?
+	@set -e; for page in $(MAN_PAGES); do \
 		own=$${page##*/}; section=$${page##*.}; dir=$(@D)/man$$section; \
 		install -d $$dir; install -m 644 $$page $$dir/; \
 		for name in $$(sed -n '/^\.Sh NAME/,/^\.Nd/s/^\.Nm \([^ ]*\).*/\1/p' $$page); do \
@@ -20,7 +20,7 @@ $(MAN_BUILT): $(MAN_PAGES) libpool/man/build.mk
 				echo ".so man$$section/$$own" >$$dir/$$name.$$section; \
 		done; \
 	done
-	touch $@
+	@touch $@
 
 install-man: man ## Install the manual under DESTDIR and PREFIX
 	set -e; for dir in $(BUILD)/man/man?; do \
