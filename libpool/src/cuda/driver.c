@@ -48,10 +48,11 @@ static void load(void)
 	CUresult err;
 
 	if (!library) {
-		snprintf(reason, sizeof(reason),
-			 "there is no CUDA driver here: %s; libcuda.so.1 comes with NVIDIA's "
-			 "driver, and a container is given it with its GPUs (docker run --gpus all)",
-			 dlerror());
+		snprintf(
+			reason, sizeof(reason),
+			"there is no CUDA driver here: %s; libcuda.so.1 comes with NVIDIA's "
+			"driver, and a container is given it with its GPUs (docker run --gpus all)",
+			dlerror());
 		return;
 	}
 	loaded = true;
