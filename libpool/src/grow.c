@@ -153,17 +153,32 @@ static int grow(struct binpool *pool, const struct request *req, uint64_t want,
 	return 0;
 }
 
+/* While threads use their caches, what is in use may seem to be less than nothing. Locked. */
+static bool in_use_beyond(const struct binpool *pool, uint64_t bytes)
+{
+	return pool->active_capacity <= INT64_MAX && pool->active_capacity > bytes;
+}
+
 /* The request and what is in the way. Locked. */
 static int explain_limit(const struct binpool *pool, const struct request *req)
 {
-	char asked[HUMAN_LEN], limit[HUMAN_LEN], active[HUMAN_LEN], reserved[HUMAN_LEN];
+	char asked[HUMAN_LEN], limit[HUMAN_LEN], active[HUMAN_LEN], reserved[HUMAN_LEN],
+		left[HUMAN_LEN];
+	uint64_t used = pool->active_capacity;
 
+	if (in_use_beyond(pool, pool->max_bytes - req->run_bytes))
+		return explain(-ENOSPC,
+			       "pool %s: asked for %s, max_bytes is %s (%s): %s are in use, which "
+			       "leaves %s",
+			       pool->name, human(req->bytes, asked), human(pool->max_bytes, limit),
+			       pool->max_from, human(used, active),
+			       human(pool->max_bytes - u64_min(used, pool->max_bytes), left));
 	return explain(
 		-ENOSPC,
 		"pool %s: asked for %s, max_bytes is %s (%s): %s are in use, in %s reserved, and no "
 		"stretch of the rest is large enough",
 		pool->name, human(req->bytes, asked), human(pool->max_bytes, limit), pool->max_from,
-		human(pool->active_capacity, active), human(pool->stats.reserved_bytes, reserved));
+		human(used, active), human(pool->stats.reserved_bytes, reserved));
 }
 
 /* Whether giving the empty extents back lets the pool grow by @least. Locked. */
@@ -174,12 +189,6 @@ static bool empty_ones_help(const struct binpool *pool, uint64_t least)
 	for (struct extent *e = empty_after(pool, NULL); e; e = empty_after(pool, e))
 		left += e->bytes;
 	return least <= left;
-}
-
-/* While threads use their caches, what is in use may seem to be less than nothing. Locked. */
-static bool in_use_beyond(const struct binpool *pool, uint64_t bytes)
-{
-	return pool->active_capacity <= INT64_MAX && pool->active_capacity > bytes;
 }
 
 /* Everything that threads hold goes into the bins, and all that is there to where it came from. */

@@ -32,6 +32,28 @@ static void eight_in_64(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+/* What is in the way: all is in use, or what is free is in pieces. */
+static void what_is_in_the_way(void **state)
+{
+	struct binpool *pool = real_pool(4 * MIB);
+	void *p[4];
+
+	(void)state;
+	for (int i = 0; i < 4; i++)
+		assert_non_null(p[i] = binpool_alloc(pool, MIB));
+	assert_null(binpool_alloc(pool, 2 * MIB));
+	assert_error_names("4 MiB are in use, which leaves 0 B");
+	assert_ok(binpool_free(pool, p[0]));
+	assert_null(binpool_alloc(pool, 2 * MIB));
+	assert_error_names("3 MiB are in use, which leaves 1 MiB");
+	assert_ok(binpool_free(pool, p[2]));
+	assert_null(binpool_alloc(pool, 2 * MIB));
+	assert_error_names("2 MiB are in use, in 4 MiB reserved, and no stretch of the rest");
+	assert_ok(binpool_free(pool, p[1]));
+	assert_ok(binpool_free(pool, p[3]));
+	assert_ok(binpool_destroy(pool));
+}
+
 /* One request as large as the limit, whatever was there before. */
 static void whole_limit(void **state)
 {
@@ -447,19 +469,13 @@ static void users_budget(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(eight_in_64),
-		cmocka_unit_test(whole_limit),
-		cmocka_unit_test(held_neighbours_join),
-		cmocka_unit_test(free_stretch),
-		cmocka_unit_test(lowest_fit),
-		cmocka_unit_test(few_extents),
-		cmocka_unit_test(reported_waste),
-		cmocka_unit_test(growth),
-		cmocka_unit_test(alignment),
-		cmocka_unit_test(zeroed),
-		cmocka_unit_test(reserve),
-		cmocka_unit_test(may_alloc),
-		cmocka_unit_test(tiny_limit),
+		cmocka_unit_test(eight_in_64),	cmocka_unit_test(what_is_in_the_way),
+		cmocka_unit_test(whole_limit),	cmocka_unit_test(held_neighbours_join),
+		cmocka_unit_test(free_stretch), cmocka_unit_test(lowest_fit),
+		cmocka_unit_test(few_extents),	cmocka_unit_test(reported_waste),
+		cmocka_unit_test(growth),	cmocka_unit_test(alignment),
+		cmocka_unit_test(zeroed),	cmocka_unit_test(reserve),
+		cmocka_unit_test(may_alloc),	cmocka_unit_test(tiny_limit),
 		cmocka_unit_test(users_budget),
 	};
 
