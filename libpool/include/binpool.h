@@ -53,7 +53,7 @@ struct binpool;
 #define BINPOOL_KIND_HANDLE 1 /* buffers are opaque handles of an allocator's */
 
 /* provider */
-#define BINPOOL_PROVIDER_AUTO	   0 /* the first of device, hugetlb, thp that works here */
+#define BINPOOL_PROVIDER_AUTO	   0 /* the first of device, hugetlb, thp that will do here */
 #define BINPOOL_PROVIDER_DEVICE	   1 /* blocks of /dev/binpool */
 #define BINPOOL_PROVIDER_HUGETLB   2 /* memfd of hugetlb pages */
 #define BINPOOL_PROVIDER_THP	   3 /* anonymous memory, advised huge, populated; locked if allowed */
@@ -139,7 +139,8 @@ struct binpool_options {
 	/*
 	 * Bound on reserved bytes. 0: what the provider allows (device: the
 	 * module's max_bytes or user_max_bytes, the smaller; hugetlb, thp, and an allocator of
-	 * host memory: 80 % of physical memory; of handles: BINPOOL_UNLIMITED).
+	 * host memory: 80 % of physical memory; of handles: BINPOOL_UNLIMITED). AUTO takes
+	 * hugetlb only if so much is free there; of 0, a sixteenth of physical memory.
 	 */
 	uint64_t max_bytes;
 	/* Smallest unit, a power of two. 0: 64, and 1 over an allocator. */
@@ -463,7 +464,7 @@ int binpool_print_report(struct binpool *pool, uint32_t format, int fd);
  */
 int binpool_leaks(struct binpool *pool, uint32_t format, char *buf, size_t len);
 
-/* Why AUTO took its provider and no better one; a sentence each. Never NULL. */
+/* Which provider AUTO took, and why no better one; a sentence each. Never NULL. */
 const char *binpool_provider_reason(const struct binpool *pool);
 /* "device", "hugetlb", "thp", "allocator" or "auto". NULL for an unknown number. */
 const char *binpool_provider_name(uint32_t provider);

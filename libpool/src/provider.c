@@ -3,11 +3,13 @@
  * Which provider a pool gets: the one asked for, or the first of a ladder that
  * gives memory here. Owns provider->reason, which is fixed after create.
  */
-#include <stdarg.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "pool.h"
+
+/* What a pool that was not given max_bytes may come to need: this part of memory. */
+#define NEED_PART 16
 
 /* Best first: contiguous and kept warm; huge for sure; huge if the kernel can. */
 static const struct provider_ops *const ladder[] = {
@@ -25,16 +27,6 @@ EXPORT const char *binpool_provider_name(uint32_t provider)
 	};
 
 	return provider < ARRAY_SIZE(names) ? names[provider] : NULL;
-}
-
-static void PRINTF(2, 3) reason(struct provider *p, const char *fmt, ...)
-{
-	size_t len = strlen(p->reason);
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(p->reason + len, sizeof(p->reason) - len, fmt, args);
-	va_end(args);
 }
 
 /* Whether it gives memory now, by taking as little as a pool begins with. */
@@ -62,41 +54,62 @@ static int take(struct provider *p, const struct provider_ops *ops)
 	return err;
 }
 
-/* Best first; but what would run dry before the pool reaches its limit is left alone. */
-static int climb(struct provider *p, uint64_t need)
+/* Whether there is as much as the pool may come to need, @max_bytes if that was given. */
+static int enough(const struct provider *p, uint64_t max_bytes)
 {
+	int err;
+
+	if (!p->ops->enough)
+		return 0;
+	if (max_bytes)
+		return p->ops->enough(p, max_bytes);
+	err = p->ops->enough(p, physical_bytes() / NEED_PART);
+	return err ? explain(err,
+			     "%s; wanted is a sixteenth of memory, or max_bytes= if that is given; "
+			     "provider=%s takes what there is",
+			     binpool_last_error(), binpool_provider_name(p->ops->id))
+		   : 0;
+}
+
+/* Best first; but what would run dry before the pool reaches its limit is left alone. */
+static int climb(struct provider *p, uint64_t max_bytes)
+{
+	char why_not[sizeof(p->reason)] = "";
 	int err = -ENODEV;
+	size_t len = 0;
 
 	for (size_t i = 0; i < ARRAY_SIZE(ladder); i++) {
 		err = take(p, ladder[i]);
 		if (!err) {
-			if (need && p->ops->enough)
-				err = p->ops->enough(p, need);
+			err = enough(p, max_bytes);
 			if (!err)
 				err = try_out(p);
 			if (!err) {
-				reason(p, "%s%s was taken", *p->reason ? "; " : "",
-				       binpool_provider_name(ladder[i]->id));
+				p->found = true;
+				snprintf(p->reason, sizeof(p->reason), "%s was taken%s",
+					 binpool_provider_name(ladder[i]->id), why_not);
 				return 0;
 			}
 			if (p->ops->close)
 				p->ops->close(p);
 			p->ops = NULL;
 		}
-		reason(p, "%s%s", *p->reason ? "; " : "", binpool_last_error());
 		if (p->strict)
 			return explain(err, "strict: no provider but the best one will do: %s",
-				       p->reason);
+				       binpool_last_error());
+		if (len < sizeof(why_not))
+			len += (size_t)snprintf(why_not + len, sizeof(why_not) - len, "; %s",
+						binpool_last_error());
 	}
-	return explain(err, "no provider gives memory here: %s", p->reason);
+	return explain(err, "no provider gives memory here%s", why_not);
 }
 
-int provider_choose(struct provider *p, uint32_t wanted, uint64_t need)
+int provider_choose(struct provider *p, uint32_t wanted, uint64_t max_bytes)
 {
 	int err;
 
 	if (wanted == BINPOOL_PROVIDER_AUTO)
-		return climb(p, need);
+		return climb(p, max_bytes);
 	if (wanted == BINPOOL_PROVIDER_ALLOCATOR) {
 		err = take(p, &provider_allocator);
 	} else {
@@ -106,6 +119,7 @@ int provider_choose(struct provider *p, uint32_t wanted, uint64_t need)
 				err = take(p, ladder[i]);
 	}
 	if (!err)
-		reason(p, "%s was asked for", binpool_provider_name(wanted));
+		snprintf(p->reason, sizeof(p->reason), "%s was asked for",
+			 binpool_provider_name(wanted));
 	return err;
 }

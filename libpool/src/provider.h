@@ -46,6 +46,7 @@ struct provider {
 	const struct binpool *pool;
 	int32_t node;
 	bool strict_node;
+	bool found;	      /* auto took it: another one may do better */
 	bool strict;	      /* no small pages, no memory that is not locked */
 	int fd;		      /* of the device */
 	uint64_t unit;	      /* what memory comes in, a power of two */
@@ -58,8 +59,8 @@ struct provider {
 extern const struct provider_ops provider_device, provider_hugetlb, provider_thp,
 	provider_allocator;
 
-/* @need: what the pool may come to need, 0 if nobody said. */
-int provider_choose(struct provider *p, uint32_t wanted, uint64_t need);
+/* @max_bytes: what the pool may come to need, 0 if nobody said. */
+int provider_choose(struct provider *p, uint32_t wanted, uint64_t max_bytes);
 
 /* Helpers of providers: provider.c, sysinfo.c. */
 /* A file in memory that can be sealed, with more MFD_* flags. -1, errno. */

@@ -45,6 +45,7 @@ static int hugetlb_open(struct provider *p)
 static int explain_shortage(const struct provider *p, uint64_t bytes)
 {
 	unsigned long long kib = p->unit / 1024, total, unused, more;
+	const char *else_thp = p->found ? ", or set BINPOOL_OPTS=provider=thp" : "";
 	char asked[HUMAN_LEN], page[HUMAN_LEN];
 
 	total = sys_number(0, POOL_DIR "nr_hugepages", kib);
@@ -56,16 +57,16 @@ static int explain_shortage(const struct provider *p, uint64_t bytes)
 		return explain(
 			-ENOMEM,
 			"hugetlb: asked for %s = %llu pages of %s on node %d, where %llu are "
-			"free (all nodes: %llu); raise " NODE_DIR "nr_hugepages",
+			"free (all nodes: %llu); raise " NODE_DIR "nr_hugepages%s",
 			asked, (unsigned long long)(bytes / p->unit), page, p->node,
 			(unsigned long long)sys_number(0, NODE_DIR "free_hugepages", p->node, kib),
-			unused, p->node, kib);
+			unused, p->node, kib, else_thp);
 	return explain(-ENOMEM,
 		       "hugetlb: asked for %s = %llu pages of %s, %llu are free of nr_hugepages = "
 		       "%llu (nr_overcommit_hugepages = %llu); raise " POOL_DIR
-		       "nr_hugepages, and RLIMIT or cgroup limits on hugetlb if there are any",
-		       asked, (unsigned long long)(bytes / p->unit), page, unused, total, more,
-		       kib);
+		       "nr_hugepages (or hugetlb.*.max of the cgroup)%s",
+		       asked, (unsigned long long)(bytes / p->unit), page, unused, total, more, kib,
+		       else_thp);
 }
 
 /* Also what the kernel may add (nr_overcommit_hugepages), as long as there is memory for it. */

@@ -14,9 +14,10 @@
 
 #include "pool.h"
 
-#define NR_HUGEPAGES "/proc/sys/vm/nr_hugepages"
+#define NR_HUGEPAGES  "/proc/sys/vm/nr_hugepages"
+#define NR_OVERCOMMIT "/proc/sys/vm/nr_overcommit_hugepages"
 
-static uint64_t pages_before;
+static uint64_t pages_before, overcommit_before;
 
 static bool write_number(const char *path, uint64_t n)
 {
@@ -53,6 +54,7 @@ static int save_pages(void **state)
 {
 	(void)state;
 	pages_before = sys_number(0, NR_HUGEPAGES);
+	overcommit_before = sys_number(0, NR_OVERCOMMIT);
 	return 0;
 }
 
@@ -61,6 +63,8 @@ static int restore_pages(void **state)
 	(void)state;
 	if (sys_number(0, NR_HUGEPAGES) != pages_before)
 		write_number(NR_HUGEPAGES, pages_before);
+	if (sys_number(0, NR_OVERCOMMIT) != overcommit_before)
+		write_number(NR_OVERCOMMIT, overcommit_before);
 	return 0;
 }
 
@@ -249,6 +253,7 @@ static void hugetlb_shortage(void **state)
 	assert_int_equal(errno, ENOMEM);
 	assert_error_names("nr_hugepages");
 	assert_error_names("1 are free");
+	assert_error_names("hugetlb.*.max of the cgroup");
 	after = stats_of(pool);
 	before.refused = 1;
 	assert_memory_equal(&before, &after, sizeof(before));
@@ -426,53 +431,72 @@ static void hugetlb_node(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
-/* auto takes hugetlb if there are pages, else thp, and says why. */
+/* The provider that auto takes, which its reason begins with; @because is in it, too. */
+static uint32_t auto_takes(uint64_t max_bytes, const char *because)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	struct binpool *pool;
+	const char *why, *name;
+	uint32_t provider;
+
+	o.max_bytes = max_bytes;
+	assert_ok(binpool_create(&pool, &o));
+	provider = stats_of(pool).provider;
+	name = binpool_provider_name(provider);
+	why = binpool_provider_reason(pool);
+	if (strncmp(why, name, strlen(name)) || !strstr(why, because))
+		fail_msg("%s was taken, and the reason, without '%s': %s", name, because, why);
+	assert_ok(binpool_destroy(pool));
+	return provider;
+}
+
 static void ladder(void **state)
 {
-	struct binpool *pool;
-	const char *why;
-
 	(void)state;
-	assert_ok(binpool_create(&pool, NULL));
-	why = binpool_provider_reason(pool);
-	if (access("/dev/binpool", F_OK)) {
-		assert_int_not_equal(stats_of(pool).provider, BINPOOL_PROVIDER_DEVICE);
-		assert_non_null(strstr(why, "/dev/binpool"));
-	} else {
-		assert_non_null(strstr(why, "device was taken"));
-	}
-	assert_ok(binpool_destroy(pool));
+	if (access("/dev/binpool", F_OK))
+		assert_int_not_equal(auto_takes(0, "was taken; device: there is no /dev/binpool"),
+				     BINPOOL_PROVIDER_DEVICE);
+	else
+		assert_int_equal(auto_takes(0, "device was taken"), BINPOOL_PROVIDER_DEVICE);
 }
 
 static void ladder_hugetlb(void **state)
 {
+	const uint64_t need = physical_bytes() / 16 / pmd_size();
 	struct binpool_options o = BINPOOL_OPTIONS_INIT;
-	struct binpool *pool;
+	struct binpool *asked, *found;
+	void *p;
 
 	(void)state;
 	if (!access("/dev/binpool", F_OK)) {
 		printf("# auto takes the device here\n");
 		skip();
 	}
-	have_pages(2);
-	assert_ok(binpool_create(&pool, NULL));
-	assert_int_equal(stats_of(pool).provider, BINPOOL_PROVIDER_HUGETLB);
-	assert_ok(binpool_destroy(pool));
+	have_pages(8);
 	/* It would run dry: half of what the pool may have is there. */
-	for (uint64_t pages = 2; pages <= 4; pages += 2) {
-		o.max_bytes = pages * pmd_size();
-		assert_ok(binpool_create(&pool, &o));
-		assert_int_equal(stats_of(pool).provider,
-				 pages == 2 ? BINPOOL_PROVIDER_HUGETLB : BINPOOL_PROVIDER_THP);
-		if (pages > 2)
-			assert_non_null(strstr(binpool_provider_reason(pool), "2 are free"));
-		assert_ok(binpool_destroy(pool));
-	}
-	have_pages(1);
-	assert_ok(binpool_create(&pool, NULL));
-	assert_int_equal(stats_of(pool).provider, BINPOOL_PROVIDER_THP);
-	assert_non_null(strstr(binpool_provider_reason(pool), "nr_hugepages"));
-	assert_ok(binpool_destroy(pool));
+	assert_int_equal(auto_takes(8 * pmd_size(), "hugetlb was taken"), BINPOOL_PROVIDER_HUGETLB);
+	assert_int_equal(auto_takes(16 * pmd_size(), "8 are free"), BINPOOL_PROVIDER_THP);
+	/* Nobody said how much: a sixteenth of memory. What the kernel may add counts. */
+	assert_int_equal(auto_takes(0, "max_bytes="), BINPOOL_PROVIDER_THP);
+	assert_int_equal(auto_takes(0, "provider=hugetlb"), BINPOOL_PROVIDER_THP);
+	assert_true(write_number(NR_OVERCOMMIT, need - 9));
+	assert_int_equal(auto_takes(0, "8 are free"), BINPOOL_PROVIDER_THP);
+	assert_true(write_number(NR_OVERCOMMIT, need - 8));
+	assert_int_equal(auto_takes(0, "hugetlb was taken"), BINPOOL_PROVIDER_HUGETLB);
+	write_number(NR_OVERCOMMIT, 0);
+
+	/* A pool that did not ask for these pages is told, at their end, what needs none. */
+	o.max_bytes = 8 * pmd_size();
+	assert_ok(binpool_create(&found, &o));
+	asked = pool_of(BINPOOL_PROVIDER_HUGETLB, 0);
+	assert_non_null(p = binpool_alloc(asked, 6 * pmd_size()));
+	assert_null(binpool_alloc(found, 4 * pmd_size()));
+	assert_error_names("BINPOOL_OPTS=provider=thp");
+	assert_null(binpool_alloc(asked, 4 * pmd_size()));
+	assert_null(strstr(binpool_last_error(), "provider=thp"));
+	assert_ok(binpool_free(asked, p));
+	assert_ok(binpool_destroy(asked));
+	assert_ok(binpool_destroy(found));
 }
 
 /* More than a block may have: several, one after another in one stretch of addresses. */
