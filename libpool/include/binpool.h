@@ -437,7 +437,12 @@ int binpool_stats_push_free(struct binpool_stats *stats, uint64_t size, uint64_t
 int binpool_stats_push_return(struct binpool_stats *stats, uint64_t size);
 int binpool_stats_push_reuse(struct binpool_stats *stats, uint64_t size);
 
-/* Mean times in ns, 0 of nothing; reuses / (reuses + allocs), from 0 to 1. -EINVAL. */
+/*
+ * alloc_ns / allocs and free_ns / (frees_active + frees_held) in ns, 0 of nothing, and
+ * reuses / (reuses + allocs), from 0 to 1; -EINVAL. Of a pool the first two are the time of
+ * getting memory for requests and of giving it back, spread over all buffers, most of which
+ * needed no call of the provider: one new buffer takes less time, or much more.
+ */
 int64_t binpool_stats_mean_alloc_ns(const struct binpool_stats *stats);
 int64_t binpool_stats_mean_free_ns(const struct binpool_stats *stats);
 double binpool_stats_reuse_factor(const struct binpool_stats *stats);

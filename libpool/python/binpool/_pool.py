@@ -375,11 +375,16 @@ class PoolMembers:
                                     c["returns"], c["reuses"], c["alloc_ns"], c["free_ns"])
 
     def mean_alloc_time(self):
-        """Nanoseconds that a buffer took which was not held; 0 if there was none."""
+        """Nanoseconds of asking for memory, spread over all buffers that were not held.
+
+        A buffer made of memory that the pool has already adds to their number, not to the time;
+        over an allocator of yours each asks. 0 if there was none.
+        """
         return self.statistics.mean_alloc_time()
 
     def mean_free_time(self):
-        """Nanoseconds that giving a buffer back to the allocator took; 0 if there was none."""
+        """Nanoseconds of giving memory back, spread over all buffers that were given up; 0 if
+        there was none."""
         return self.statistics.mean_free_time()
 
     def reuse_factor(self):

@@ -5,8 +5,8 @@
 class MemoryPoolStatistics:
     """Counters of a pool, or of whatever is pushed: how often and how long.
 
-    allocs and frees are calls for memory and back (t: nanoseconds that they took); returns and
-    reuses are buffers put into bins and taken from them (size: bytes). A snapshot of a pool
+    allocs and frees are buffers got and given up (t: nanoseconds that memory for them took, a
+    pool's 0 where it had some); returns and reuses are buffers put into bins and taken from them (size: bytes). A snapshot of a pool
     (MemoryPool.statistics) is its own: pushing to it does not change the pool. Not locked.
     """
 
