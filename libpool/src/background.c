@@ -381,8 +381,9 @@ EXPORT int binpool_wait_registered(struct binpool *pool, const void *ptr, uint32
 		}
 		if (!wait_step(b, ptr, steps, end))
 			return explain(ms ? -ETIMEDOUT : -EAGAIN,
-				       "pool %s: %llu extents are still to be registered%s",
+				       "pool %s: %llu extent%s still to be registered%s",
 				       pool->name, (unsigned long long)found.missing,
+				       plural(found.missing),
 				       is_paused(b) ? ", and it is paused: "
 						      "binpool_register_in_background was called "
 						      "with 0 bytes a second"

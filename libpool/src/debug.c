@@ -38,10 +38,10 @@ void debug_check(const struct binpool *pool, const struct run *run)
 	if (i == run->bytes)
 		return;
 	fprintf(stderr,
-		"binpool: %s: the buffer at %p, of %llu bytes, was written to while it was free, at "
+		"%s%s: the buffer at %p, of %llu bytes, was written to while it was free, at "
 		"offset %llu: by who freed it, or by a copy or a device that was not through with it "
 		"(binpool_free_after)\n",
-		pool->name, (void *)run->ptr, (unsigned long long)run->bytes,
+		pool_prefix(pool), pool->name, (void *)run->ptr, (unsigned long long)run->bytes,
 		(unsigned long long)i);
 	abort();
 }

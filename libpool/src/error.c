@@ -57,6 +57,11 @@ int explain(int err, const char *fmt, ...)
 	return err;
 }
 
+const char *plural(uint64_t n)
+{
+	return n == 1 ? "" : "s";
+}
+
 const char *human(uint64_t bytes, char buf[HUMAN_LEN])
 {
 	static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

@@ -151,9 +151,9 @@ static void count_small(struct binpool *pool, const struct extent *e)
 	pool_unlock(pool);
 	if (first)
 		fprintf(stderr,
-			"binpool: %s: %s came in small pages, which are slower to register and to "
+			"%s%s: %s came in small pages, which are slower to register and to "
 			"use: see binpool_get_stats(3), fallbacks\n",
-			pool->name, human(e->bytes, amount));
+			pool_prefix(pool), pool->name, human(e->bytes, amount));
 }
 
 /*

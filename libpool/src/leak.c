@@ -148,13 +148,13 @@ static void write_table(FILE *f, const struct binpool *pool, struct snapshot *s)
 
 	if (!s->n)
 		return;
-	fprintf(f, "pool %s: %" PRIu64 " buffers are in use, %s asked for\n", pool->name, s->n,
-		human(s->bytes, amount));
+	fprintf(f, "pool %s: %" PRIu64 " buffer%s in use, %s asked for\n", pool->name, s->n,
+		plural(s->n), human(s->bytes, amount));
 	qsort(s->leaks, s->n, sizeof(*s->leaks), by_tag);
 	for (uint64_t i = 0; i < s->n; i = next) {
 		next = group(s, i, &bytes);
-		fprintf(f, "  %-24s %8" PRIu64 " buffers, %s\n", tag_name(&s->leaks[i]), next - i,
-			human(bytes, amount));
+		fprintf(f, "  %-24s %8" PRIu64 " buffer%s, %s\n", tag_name(&s->leaks[i]), next - i,
+			plural(next - i), human(bytes, amount));
 	}
 	qsort(s->leaks, s->n, sizeof(*s->leaks), by_size);
 	for (uint64_t i = 0; i < u64_min(s->n, LISTED_MAX); i++) {

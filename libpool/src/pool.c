@@ -9,6 +9,8 @@
 
 #include "cache.h"
 
+#define DEFAULT_NAME "binpool"
+
 __thread struct callback *thread_callbacks;
 
 void callback_enter(struct callback *c, const struct binpool *pool)
@@ -96,6 +98,11 @@ uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+const char *pool_prefix(const struct binpool *pool)
+{
+	return strcmp(pool->name, DEFAULT_NAME) ? "binpool: " : "";
+}
+
 void pool_trace(const struct binpool *pool, const char *fmt, ...)
 {
 	char line[1200];
@@ -106,12 +113,12 @@ void pool_trace(const struct binpool *pool, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(line, sizeof(line), fmt, args);
 	va_end(args);
-	fprintf(stderr, "binpool: %s: %s\n", pool->name, line);
+	fprintf(stderr, "%s%s: %s\n", pool_prefix(pool), pool->name, line);
 }
 
 static char *copy_name(const char *name)
 {
-	char *copy = strdup(name ? name : "binpool");
+	char *copy = strdup(name ? name : DEFAULT_NAME);
 
 	/* Reports are lines of key=value. */
 	for (char *c = copy; c && *c; c++)
@@ -307,9 +314,9 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 		if (active) {
 			leaks_tell(pool, NULL);
 			return explain(-EBUSY,
-				       "pool %s: %llu buffers are in use, %llu of them only wait "
+				       "pool %s: %llu buffer%s in use, %llu of them only waiting "
 				       "for fences",
-				       pool->name, (unsigned long long)active,
+				       pool->name, (unsigned long long)active, plural(active),
 				       (unsigned long long)pending);
 		}
 		if (feeds)

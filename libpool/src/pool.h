@@ -281,6 +281,8 @@ bool pool_wait(struct binpool *pool, uint64_t end);
 void pool_wake(struct binpool *pool);
 /* The -ERRNO that a callback of the user's returned, made one if it is none. */
 int callback_errno(int err);
+/* What its name follows in a line on standard error: no second "binpool" if that is its name. */
+const char *pool_prefix(const struct binpool *pool);
 /* A verbose pool's line. */
 void pool_trace(const struct binpool *pool, const char *fmt, ...) PRINTF(2, 3);
 
@@ -490,5 +492,7 @@ int explain(int err, const char *fmt, ...) PRINTF(2, 3);
 #define HUMAN_LEN 32
 /* "64 MiB", "129.5 MiB", "17 B". */
 const char *human(uint64_t bytes, char buf[HUMAN_LEN]);
+/* What a word for @n things ends with. */
+const char *plural(uint64_t n);
 
 #endif /* BINPOOL_POOL_H */

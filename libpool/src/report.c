@@ -226,20 +226,22 @@ static void write_table(FILE *f, const struct binpool *pool, const struct snapsh
 	write_header(f, pool, st);
 	fprintf(f, "  why            %s\n", pool->provider.reason);
 	fprintf(f, "  limit          %s\n", human(st->max_bytes, a));
-	fprintf(f, "  reserved       %s in %" PRIu64 " extents (highest %s)\n",
-		human(st->reserved_bytes, a), st->extents, human(st->reserved_max_bytes, b));
+	fprintf(f, "  reserved       %s in %" PRIu64 " extent%s (highest %s)\n",
+		human(st->reserved_bytes, a), st->extents, plural(st->extents),
+		human(st->reserved_max_bytes, b));
 	fprintf(f, "  managed        %s, free in extents %s\n", human(st->managed_bytes, a),
 		human(st->reserved_bytes - u64_min(st->reserved_bytes, st->managed_bytes), b));
-	fprintf(f, "  active         %" PRIu64 " buffers, %s asked for, %s with rounding\n",
-		st->active_blocks, human(st->active_bytes, a),
+	fprintf(f, "  active         %" PRIu64 " buffer%s, %s asked for, %s with rounding\n",
+		st->active_blocks, plural(st->active_blocks), human(st->active_bytes, a),
 		human(st->managed_bytes - st->held_bytes, b));
 	if (st->pending_blocks || st->fence_errors)
 		fprintf(f,
 			"  pending        %" PRIu64 " of the active, %s, wait for fences; %" PRIu64
-			" fences ended in an error\n",
-			st->pending_blocks, human(st->pending_bytes, a), st->fence_errors);
-	fprintf(f, "  held           %" PRIu64 " buffers, %s\n", st->held_blocks,
-		human(st->held_bytes, a));
+			" fence%s ended in an error\n",
+			st->pending_blocks, human(st->pending_bytes, a), st->fence_errors,
+			plural(st->fence_errors));
+	fprintf(f, "  held           %" PRIu64 " buffer%s, %s\n", st->held_blocks,
+		plural(st->held_blocks), human(st->held_bytes, a));
 	if (st->page_bytes)
 		fprintf(f,
 			"  pages          %s mapped; contiguous runs: ", human(st->page_bytes, a));
@@ -248,10 +250,11 @@ static void write_table(FILE *f, const struct binpool *pool, const struct snapsh
 	else if (st->page_bytes)
 		fprintf(f, "not known; locked %s\n", human(s->locked_bytes, a));
 	if (st->fallbacks)
-		fprintf(f, "  fallbacks      %" PRIu64 " times only small pages\n", st->fallbacks);
+		fprintf(f, "  fallbacks      %" PRIu64 " time%s only small pages\n", st->fallbacks,
+			plural(st->fallbacks));
 	if (st->registrations_refused)
-		fprintf(f, "  unregistered   %" PRIu64 " times an optional registrar refused\n",
-			st->registrations_refused);
+		fprintf(f, "  unregistered   %" PRIu64 " time%s an optional registrar refused\n",
+			st->registrations_refused, plural(st->registrations_refused));
 	if (pool->cache_bins && caches_fenced())
 		fprintf(f,
 			"  caches         slower: the kernel, or a filter, refuses membarrier()\n");
@@ -259,18 +262,20 @@ static void write_table(FILE *f, const struct binpool *pool, const struct snapsh
 		"  requests       %" PRIu64 " reused, %" PRIu64 " new, %" PRIu64
 		" refused; reuse factor %.3f\n",
 		st->reuses, st->allocs, st->refused, binpool_stats_reuse_factor(st));
-	fprintf(f, "  mean times     new %s (%" PRIu64 "), dissolved %s (%" PRIu64 ")\n",
+	fprintf(f,
+		"  mean times     asking the provider, per new buffer: %s (%" PRIu64
+		"); giving back, per dissolved one: %s (%" PRIu64 ")\n",
 		human_mean(st->alloc_ns, st->allocs, a), st->allocs,
 		human_mean(st->free_ns, frees, b), frees);
-	fprintf(f, "  provider       %" PRIu64 " calls for memory, %s; %" PRIu64 " back, %s\n",
-		st->extent_allocs, human_ns(st->extent_alloc_ns, a), st->extent_frees,
-		human_ns(st->extent_free_ns, b));
+	fprintf(f, "  provider       %" PRIu64 " call%s for memory, %s; %" PRIu64 " back, %s\n",
+		st->extent_allocs, plural(st->extent_allocs), human_ns(st->extent_alloc_ns, a),
+		st->extent_frees, human_ns(st->extent_free_ns, b));
 	fprintf(f, "  registrations  %" PRIu64 " now, %" PRIu64 " made, %s; of %s\n",
 		st->registrations, st->registration_allocs, human_ns(st->registration_ns, c),
 		human(st->registered_bytes, a));
 	if (st->registrations_lost)
-		fprintf(f, "  lost           %" PRIu64 " registrations were gone when looked at\n",
-			st->registrations_lost);
+		fprintf(f, "  lost           %" PRIu64 " registration%s gone when looked at\n",
+			st->registrations_lost, plural(st->registrations_lost));
 	if (st->stuck_bytes)
 		fprintf(f,
 			"  stuck          %s that could not be unregistered or unmapped, tried again\n",

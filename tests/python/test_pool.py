@@ -142,7 +142,7 @@ class Members(Case):
         self.assertTrue(pool.allocation_report().startswith(pool.header()))
         out = io.StringIO()
         pool.print_allocation_report(out)
-        self.assertIn("1 buffers", out.getvalue())
+        self.assertIn("1 buffer, ", out.getvalue())
         keys = dict(line.split("=", 1) for line in pool.allocation_report(keys=True).splitlines())
         counters = pool.counters()
         self.assertEqual(keys["active_bytes"], "5000")
@@ -301,7 +301,7 @@ class Errors(Case):
     def test_destroy(self):
         pool = thp()
         buf = pool(100)
-        e = self.raises(BufferError, "1 buffers are in use", pool.destroy)
+        e = self.raises(BufferError, "1 buffer in use", pool.destroy)
         self.assertEqual(e.errno, errno.EBUSY)
         self.raises(BufferError, "in use", pool.destroy, 0.01)
         keep = [buf]

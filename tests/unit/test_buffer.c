@@ -332,9 +332,9 @@ static void leaks_on(struct binpool *pool)
 	len = binpool_leaks(pool, BINPOOL_REPORT_TABLE, NULL, 0);
 	assert_int_equal(binpool_leaks(pool, BINPOOL_REPORT_TABLE, text, sizeof(text)), len);
 	assert_int_equal(strlen(text), len);
-	assert_non_null(strstr(text, "5 buffers are in use, 74.51 KiB asked for"));
+	assert_non_null(strstr(text, "5 buffers in use, 74.51 KiB asked for"));
 	assert_non_null(strstr(text, "loader                          2 buffers, 5.86 KiB\n"));
-	assert_non_null(strstr(text, "index?                          1 buffers, 0 B\n"));
+	assert_non_null(strstr(text, "index?                          1 buffer, 0 B\n"));
 	assert_non_null(strstr(text, "(no tag)                        2 buffers, 68.65 KiB\n"));
 	assert_null(strstr(text, "gone"));
 	snprintf(expected, sizeof(expected), "%p: 1000 bytes, loader, 2 references\n", p[0]);
@@ -443,7 +443,7 @@ static void told_when_asked(void **state)
 		child_says(0, destroy, said, sizeof(said));
 		assert_string_equal(said, "");
 		child_says(BINPOOL_POOL_LEAKS, destroy, said, sizeof(said));
-		assert_non_null(strstr(said, "pool leaky: 1 buffers are in use, 100 B asked for"));
+		assert_non_null(strstr(said, "pool leaky: 1 buffer in use, 100 B asked for"));
 		assert_non_null(strstr(said, "forgotten"));
 	}
 }

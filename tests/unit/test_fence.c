@@ -93,7 +93,7 @@ static void counter_waits(struct binpool *pool, size_t size)
 		assert_ptr_not_equal(p, q);
 		assert_ok(binpool_free(pool, q));
 		assert_int_equal(binpool_destroy(pool), -EBUSY);
-		assert_error_names("1 of them only wait");
+		assert_error_names("1 of them only waiting");
 	}
 	assert_int_equal(binpool_poll(pool), 0);
 	s = stats_of(pool);

@@ -46,6 +46,29 @@ static struct binpool *verbose_pool(struct counter *c)
 	return pool;
 }
 
+/* Its name is not said twice. */
+static void create_nameless(void *arg)
+{
+	struct binpool *pool;
+
+	(void)arg;
+	pool = NULL;
+	setenv("BINPOOL_OPTS", "provider=thp,verbose", 1);
+	assert_ok(binpool_create(&pool, NULL));
+	unsetenv("BINPOOL_OPTS");
+	assert_ok(binpool_destroy(pool));
+}
+
+static void nameless(void **state)
+{
+	static const char expected[] = "binpool: created over thp";
+	char said[1000];
+
+	(void)state;
+	heard(STDERR_FILENO, create_nameless, NULL, said, sizeof(said));
+	assert_memory_equal(said, expected, sizeof(expected) - 1);
+}
+
 static void lead_a_life(void *arg)
 {
 	struct binpool *pool = verbose_pool(arg);
@@ -159,13 +182,18 @@ static void times(void **state)
 	assert_non_null(p);
 	assert_int_equal(stats_of(pool).allocs, 1);
 	assert_true(binpool_report(pool, BINPOOL_REPORT_TABLE, said, sizeof(said)) > 0);
-	assert_non_null(strstr(said, "new - (1), dissolved - (0)\n"));
+	assert_non_null(
+		strstr(said, "per new buffer: - (1); giving back, per dissolved one: - (0)\n"));
+	assert_non_null(strstr(said, " in 1 extent ("));
+	assert_non_null(strstr(said, " 1 buffer, "));
+	assert_non_null(strstr(said, " 0 buffers, "));
+	assert_non_null(strstr(said, " 1 call for memory, "));
 	assert_non_null(strstr(said, "; 0 back, -\n"));
 	assert_null(strstr(said, " 0 ns"));
 	q = binpool_alloc(pool, 32 * MIB);
 	assert_non_null(q);
 	assert_true(binpool_report(pool, BINPOOL_REPORT_TABLE, said, sizeof(said)) > 0);
-	assert_non_null(strstr(said, "s (2), dissolved "));
+	assert_non_null(strstr(said, "s (2); giving back, "));
 	assert_ok(binpool_free(pool, p));
 	assert_ok(binpool_free(pool, q));
 	assert_ok(binpool_destroy(pool));
@@ -237,9 +265,10 @@ static void of_a_pool(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(lines),	  cmocka_unit_test(silence),
-		cmocka_unit_test(printed),	  cmocka_unit_test(times),
-		cmocka_unit_test(own_statistics), cmocka_unit_test(of_a_pool),
+		cmocka_unit_test(lines),     cmocka_unit_test(nameless),
+		cmocka_unit_test(silence),   cmocka_unit_test(printed),
+		cmocka_unit_test(times),     cmocka_unit_test(own_statistics),
+		cmocka_unit_test(of_a_pool),
 	};
 
 	return cmocka_run_group_tests_name("report", tests, NULL, NULL);
