@@ -5,8 +5,8 @@
  * lock of their index; the accounts themselves are atomic.
  *
  * Frames are charged before any is taken and given back when they are held again,
- * or with the system: what is in blocks or in limbo is always paid for. What is held
- * is nobody's. max_bytes, which counts it too, is in limit.c.
+ * or with the system: what is in blocks, in limbo or in quarantine is always paid for.
+ * What is held is nobody's. max_bytes, which counts it too, is in limit.c.
  */
 #include <linux/capability.h>
 #include <linux/cred.h>

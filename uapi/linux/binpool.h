@@ -156,9 +156,9 @@ struct binpool_trim {
 
 /*
  * BINPOOL_IOC_LIMIT: bound what the blocks of this opener may have together, limbo
- * included, beside the user's budget. Anybody who has the descriptor may lower it, so
- * it can be set before the descriptor is passed on; only CAP_SYS_RESOURCE in the initial
- * user namespace raises it or takes it away. What is above it already stays.
+ * and quarantine included, beside the user's budget. Anybody who has the descriptor may
+ * lower it, so it can be set before the descriptor is passed on; only CAP_SYS_RESOURCE in
+ * the initial user namespace raises it or takes it away. What is above it already stays.
  * Errors, beside the common ones:
  *  EINVAL  max_bytes is less than a frame, and not 0
  *  EPERM   it would be raised, and the caller may not
