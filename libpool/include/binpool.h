@@ -20,13 +20,15 @@
  *  - A struct whose first member is `size` is versioned: set it to
  *    sizeof(struct) (the _INIT macros do). A larger struct than the library
  *    knows is accepted if what is unknown is zero, else -E2BIG; a smaller one
- *    is taken as if the rest were zero, resp. filled as far as it goes. In a
+ *    is taken as if the rest were zero, resp. filled as far as it goes; of a
+ *    binpool_fence or binpool_allocator_ops that is filled all is needed (-EINVAL). In a
  *    struct that is only filled, what the library does not know is zeroed. Above
  *    4096 bytes a size is -E2BIG in either, and -EINVAL if it does not cover itself: nothing
  *    was done then.
  *  - Errors common to all: -EINVAL for NULL where an object is needed, for
  *    unknown flags or values; -EOWNERDEAD in a forked child for a pool it
- *    inherited, but freeing there is 0 and does nothing, and destroying works.
+ *    inherited, but freeing there is 0 and does nothing, and destroying works, but for the
+ *    callback that forked it (-EDEADLK).
  *
  * There is no ABI promise before 1.0.
  */

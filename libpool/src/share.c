@@ -12,9 +12,12 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <linux/binpool.h>
 
 #include "pool.h"
 
@@ -223,6 +226,20 @@ EXPORT int binpool_export(struct binpool *pool, const void *ptr, struct binpool_
 
 /* ---- Importing --------------------------------------------------------------- */
 
+/*
+ * Whether all up to @end is there as long as the descriptor is: of a block of the module, or a file
+ * that nobody makes shorter. What may be made shorter could end in a SIGBUS.
+ */
+static bool is_whole(int fd, int seals, uint64_t end)
+{
+	struct binpool_query q = {.size = sizeof(q)};
+	struct stat st;
+
+	if (seals < 0)
+		return !ioctl(fd, BINPOOL_IOC_QUERY, &q) && q.capacity >= end;
+	return seals & F_SEAL_SHRINK && !fstat(fd, &st) && (uint64_t)st.st_size >= end;
+}
+
 static int share_check(const struct binpool_share *s)
 {
 	uint64_t end;
@@ -233,7 +250,6 @@ static int share_check(const struct binpool_share *s)
 	    __builtin_add_overflow(s->offset, s->bytes, &end) || end > INT64_MAX - s->unit ||
 	    s->slot >= per_page() || s->reserved)
 		return explain(-EINVAL, "share: no export has such members");
-	/* What may be made shorter could end in a SIGBUS. */
 	seals = fcntl(s->generation_fd, F_GET_SEALS);
 	if (seals < 0 && errno == EBADF)
 		return explain(-EBADF, "share: generation_fd is no open descriptor");
@@ -244,8 +260,7 @@ static int share_check(const struct binpool_share *s)
 	seals = fcntl(s->extent_fd, F_GET_SEALS);
 	if (seals < 0 && errno == EBADF)
 		return explain(-EBADF, "share: extent_fd is no open descriptor");
-	if (seals >= 0 &&
-	    (!(seals & F_SEAL_SHRINK) || fstat(s->extent_fd, &st) || (uint64_t)st.st_size < end))
+	if (!is_whole(s->extent_fd, seals, end))
 		return explain(-EINVAL, "share: extent_fd is not an export's");
 	return 0;
 }

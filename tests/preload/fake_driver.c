@@ -280,7 +280,7 @@ EXPORT int cuCtxGetId(struct CUctx_st *context, unsigned long long *id)
 	if (err)
 		return err;
 	*id = context->id;
-	return leave(context->id ? 0 : DESTROYED);
+	return leave(context->id ? state.id_error : DESTROYED);
 }
 
 EXPORT int cuCtxGetDevice(int *device)

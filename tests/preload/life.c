@@ -119,6 +119,23 @@ void scenario_all_contexts(void)
 	CHECK(!cuda->free_host(from[1]) && !cuda->free_host(from[0]));
 }
 
+/* A context of which it is not told for now whether it is there is waited for. */
+void scenario_not_told(void)
+{
+	static unsigned char to[KIB];
+	const struct plugin *cuda = plugin_load("plugin");
+	unsigned char *from;
+
+	make_context(0);
+	from = served(cuda, KIB, 0);
+	memset(from, 1, KIB);
+	CHECK(!copy_later(to, from, KIB));
+	CHECK(!cuda->use_device(0));
+	driver_state()->id_error = 719;
+	CHECK(!cuda->free_host(from));
+	CHECK(to[KIB - 1] == 1);
+}
+
 /* A graph that is being captured is not broken; what was freed then is not handed out. */
 void scenario_capture(void)
 {

@@ -66,6 +66,7 @@ void scenario_no_driver(void);
 void scenario_reuse(void);
 void scenario_reuse_control(void);
 void scenario_all_contexts(void);
+void scenario_not_told(void);
 void scenario_sync_before(void);
 void scenario_capture(void);
 void scenario_sync_fails(void);

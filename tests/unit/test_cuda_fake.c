@@ -324,6 +324,14 @@ static void errors(void **state)
 	assert_int_equal(binpool_cuda_device_allocator(&wild.ops), -E2BIG);
 	assert_int_equal(wild.f.kind, 0);
 	assert_int_equal(cuda->created - created, 1);
+	/* Which context it is cannot be told for now: it would be taken for another's that is gone.
+	 */
+	cuda->id_error = 719;
+	assert_int_equal(binpool_free_on_cuda_stream(pool, p, &stream), -EIO);
+	assert_error_names("cuCtxGetId");
+	cuda->id_error = 0;
+	assert_int_equal(stats_of(pool).pending_blocks, 0);
+	assert_int_equal(stats_of(pool).active_blocks, 1);
 	/* An error of a kernel before it: it is over, with an error. */
 	assert_ok(binpool_free_on_cuda_stream(pool, p, &stream));
 	cuda->query_error = 719;
@@ -393,6 +401,14 @@ static void device_memory(void **state)
 	cuda->alloc_error = 719;
 	assert_int_equal(binpool_handle_alloc(pool, 5000, &buf[0]), -EIO);
 	cuda->alloc_error = 0;
+	/* That the context's id is not told does not mean that it is gone. */
+	cuda->id_error = 719;
+	assert_ok(binpool_handle_alloc(pool, 5000, &buf[0]));
+	assert_int_equal(cuda->allocated, 2);
+	assert_ok(binpool_handle_free(pool, &buf[0]));
+	assert_ok(binpool_free_held(pool));
+	assert_int_equal(cuda->allocated, 1);
+	cuda->id_error = 0;
 	ctx.id = 0;
 	assert_int_equal(binpool_handle_alloc(pool, 5000, &buf[0]), -ENODEV);
 	assert_error_names("destroyed");

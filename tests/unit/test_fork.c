@@ -169,6 +169,40 @@ static int grandchild(struct binpool *pool, void *p)
 	return binpool_destroy(pool) ? 3 : 0;
 }
 
+static int forked_in_callback;
+
+static int done_forks(void *ctx)
+{
+	int status;
+	pid_t pid;
+
+	fflush(NULL);
+	pid = fork();
+	/* The child goes back to the pool from here. */
+	if (!pid)
+		forked_in_callback = binpool_destroy(ctx);
+	else if (pid < 0 || waitpid(pid, &status, 0) != pid || status)
+		forked_in_callback = 1;
+	return 1;
+}
+
+/* A child that was forked in a callback destroys the pool when that is over, not in it. */
+static void in_a_callback(void **state)
+{
+	struct binpool *pool = thp_pool(64 * MIB);
+	struct binpool_fence f = {
+		.size = sizeof(f), .kind = BINPOOL_FENCE_CALLBACK, .ctx = pool, .done = done_forks};
+	pid_t parent = getpid();
+
+	(void)state;
+	assert_ok(binpool_free_after(pool, binpool_alloc(pool, 1000), &f, 1));
+	binpool_poll(pool);
+	if (getpid() != parent)
+		_exit(forked_in_callback != -EDEADLK || binpool_destroy(pool));
+	assert_int_equal(forked_in_callback, 0);
+	assert_ok(binpool_destroy(pool));
+}
+
 static void nested(void **state)
 {
 	struct binpool *pool = thp_pool(64 * MIB);
@@ -226,8 +260,11 @@ static void while_threads_run(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(child_of_thp),	     cmocka_unit_test(child_of_allocator),
-		cmocka_unit_test(thp_is_not_copied), cmocka_unit_test(nested),
+		cmocka_unit_test(child_of_thp),
+		cmocka_unit_test(child_of_allocator),
+		cmocka_unit_test(thp_is_not_copied),
+		cmocka_unit_test(in_a_callback),
+		cmocka_unit_test(nested),
 		cmocka_unit_test(while_threads_run),
 	};
 

@@ -515,6 +515,8 @@ static void bad_input(void **state)
 	struct binpool *pool, *thp = thp_pool(64 * MIB);
 	struct binpool_stats before, after;
 	struct binpool_import *i = NULL;
+	int zero = open("/dev/zero", O_RDWR | O_CLOEXEC);
+	FILE *file = tmpfile();
 	void *nothing;
 	char *p, *q = binpool_alloc(thp, MIB);
 
@@ -555,6 +557,11 @@ static void bad_input(void **state)
 	REFUSED(-EBADF, generation_fd, 9999);
 	REFUSED(-EINVAL, generation_fd, good.extent_fd);
 	REFUSED(-EINVAL, extent_fd, good.generation_fd);
+	/* Anybody could make them shorter. */
+	REFUSED(-EINVAL, extent_fd, fileno(file));
+	assert_ok(ftruncate(fileno(file), (off_t)(good.offset + good.bytes)));
+	REFUSED(-EINVAL, extent_fd, fileno(file));
+	REFUSED(-EINVAL, extent_fd, zero);
 	REFUSED(-EINVAL, offset, UINT64_MAX);
 	REFUSED(-EINVAL, offset, 1024 * GIB);
 	REFUSED(-EINVAL, bytes, 0);
@@ -576,6 +583,8 @@ static void bad_input(void **state)
 	after = stats_of(pool);
 	assert_memory_equal(&before, &after, sizeof(before));
 	share_close(&good);
+	fclose(file);
+	close(zero);
 	assert_ok(binpool_free(pool, nothing));
 	assert_ok(binpool_free(pool, p));
 	assert_int_equal(binpool_export(pool, p, &good), -EINVAL);

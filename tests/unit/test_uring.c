@@ -301,6 +301,8 @@ static void memlock(void **state)
 		struct io_uring ring;
 		char *p;
 
+		/* It may be raised later. */
+		limit.rlim_max = 8 * MIB;
 		if (setrlimit(RLIMIT_MEMLOCK, &limit) || (!getuid() && setuid(65534)) ||
 		    io_uring_queue_init(8, &ring, 0) || binpool_uring_attach(pool, &ring, 4, &u))
 			_exit(1);
@@ -311,7 +313,15 @@ static void memlock(void **state)
 			_exit(3);
 		if (read_and_check(&ring, u, p, MIB, MIB))
 			_exit(4);
-		_exit(binpool_uring_detach(u) ? 5 : 0);
+		/* The reason goes with what was refused. */
+		limit.rlim_cur = limit.rlim_max;
+		if (setrlimit(RLIMIT_MEMLOCK, &limit) || binpool_free(pool, p) ||
+		    binpool_free_held(pool))
+			_exit(5);
+		p = binpool_alloc(pool, 4 * MIB);
+		if (!p || binpool_uring_sync(u) != 1 || *binpool_uring_reason(u))
+			_exit(6);
+		_exit(binpool_uring_detach(u) ? 7 : 0);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);

@@ -35,22 +35,34 @@ CUresult owner_enter(const struct cuda *cu, const struct owner *o)
 	return owner_alive(cu, o) ? cu->CtxPushCurrent(o->ctx) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
+int owner_of(const struct cuda *cu, CUcontext ctx, struct owner *o)
+{
+	CUresult err = 0;
+
+	*o = (struct owner){.ctx = ctx};
+	if (ctx && cu->CtxGetId)
+		err = cu->CtxGetId(ctx, &o->id);
+	if (id_gone(err))
+		return cuda_refuse(-ENODEV,
+				   "CUDA: the context that is current to this thread, or the "
+				   "stream's, was destroyed, or reset: make one current");
+	return err ? cuda_explain(cu, "cuCtxGetId", err) : 0;
+}
+
 int owner_current(const struct cuda *cu, struct owner *o)
 {
-	CUresult err = cu->CtxGetCurrent(&o->ctx);
+	CUcontext ctx = NULL;
+	CUresult err = cu->CtxGetCurrent(&ctx);
+	int ret;
 
-	o->id = 0;
+	*o = (struct owner){0};
 	if (err)
 		return cuda_explain(cu, "cuCtxGetCurrent", err);
-	if (o->ctx && cu->CtxGetId)
-		err = cu->CtxGetId(o->ctx, &o->id);
-	if (id_gone(err))
-		return cuda_refuse(-ENODEV, "CUDA: the context that is current to this thread was "
-					    "destroyed, or reset: make one current");
-	if (err)
-		return cuda_explain(cu, "cuCtxGetId", err);
-	return o->ctx ? 0
-		      : cuda_refuse(-ENODEV,
-				    "CUDA: no context is current to this thread: make one, as "
-				    "cudaFree(0) does, or the first array on the device");
+	ret = owner_of(cu, ctx, o);
+	if (ret)
+		return ret;
+	return ctx ? 0
+		   : cuda_refuse(-ENODEV,
+				 "CUDA: no context is current to this thread: make one, as "
+				 "cudaFree(0) does, or the first array on the device");
 }

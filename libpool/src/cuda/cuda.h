@@ -113,6 +113,8 @@ bool owner_alive(const struct cuda *cu, const struct owner *o);
 CUresult owner_enter(const struct cuda *cu, const struct owner *o);
 /* Whether the answer to entering a context says that it is gone, with all that was in it. */
 bool context_gone(CUresult err);
+/* A context's. -ENODEV: it is gone; what else cannot be told is an error, too. */
+int owner_of(const struct cuda *cu, CUcontext ctx, struct owner *o);
 /* The calling thread's. -ENODEV: it has none. */
 int owner_current(const struct cuda *cu, struct owner *o);
 

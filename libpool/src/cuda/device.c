@@ -12,17 +12,8 @@
 
 struct device {
 	const struct cuda *cu;
-	CUcontext context;
-	unsigned long long id; /* of the context, whose address may become another's */
+	struct owner owner;
 };
-
-/* Whether the context is still the one that it was. In relaxed mode: cuda_enter(). */
-static bool context_lives(const struct device *d)
-{
-	unsigned long long id;
-
-	return !d->cu->CtxGetId || (!d->cu->CtxGetId(d->context, &id) && id == d->id);
-}
 
 /* In our context and in relaxed mode. */
 static int alloc_here(const struct device *d, uint64_t bytes, uint64_t *handle)
@@ -31,11 +22,11 @@ static int alloc_here(const struct device *d, uint64_t bytes, uint64_t *handle)
 	CUcontext ours;
 	CUresult err;
 
-	if (!context_lives(d)) {
+	if (!owner_alive(d->cu, &d->owner)) {
 		binpool_set_last_error("CUDA: the context of this allocator was destroyed");
 		return -ENODEV;
 	}
-	err = d->cu->CtxPushCurrent(d->context);
+	err = d->cu->CtxPushCurrent(d->owner.ctx);
 	if (err)
 		return cuda_explain(d->cu, "cuCtxPushCurrent", err);
 	err = d->cu->MemAlloc(&ptr, (size_t)bytes);
@@ -72,7 +63,7 @@ static void device_free(void *ctx, uint64_t handle, uint64_t bytes)
 		return;
 	mode = cuda_enter(d->cu);
 	/* With its context the memory is gone. */
-	if (context_lives(d) && !d->cu->CtxPushCurrent(d->context)) {
+	if (!owner_enter(d->cu, &d->owner)) {
 		d->cu->MemFree(handle);
 		d->cu->CtxPopCurrent(&ours);
 	}
@@ -97,7 +88,6 @@ EXPORT int binpool_cuda_device_allocator(struct binpool_allocator_ops *ops)
 	};
 	const struct cuda *cu;
 	struct device *d;
-	CUresult err;
 	int mode, ret;
 
 	ret = struct_check(ops, sizeof(*ops), "ops");
@@ -113,17 +103,11 @@ EXPORT int binpool_cuda_device_allocator(struct binpool_allocator_ops *ops)
 	}
 	d->cu = cu;
 	mode = cuda_enter(cu);
-	err = cu->CtxGetCurrent(&d->context);
-	if (!err && d->context && cu->CtxGetId)
-		err = cu->CtxGetId(d->context, &d->id);
+	ret = owner_current(cu, &d->owner);
 	cuda_leave(cu, mode);
-	if (err || !d->context) {
+	if (ret) {
 		free(d);
-		if (err)
-			return cuda_explain(cu, "cuCtxGetCurrent", err);
-		binpool_set_last_error("CUDA: no context is current to this thread: make one, as "
-				       "cudaFree(0) does, or the first array on the device");
-		return -ENODEV;
+		return ret;
 	}
 	made.ctx = d;
 	struct_fill(ops, &made, sizeof(made));

@@ -35,20 +35,17 @@ static struct context *contexts;
 /* ---- Events -------------------------------------------------------------- */
 
 /* NULL: no memory. */
-static struct context *context_of(const struct cuda *cuda, CUcontext ctx)
+static struct context *context_of(struct owner owner)
 {
-	unsigned long long id = 0;
 	struct context *c;
 
-	if (cuda->CtxGetId && cuda->CtxGetId(ctx, &id))
-		id = 0;
 	pthread_mutex_lock(&events_lock);
-	for (c = contexts; c && (c->owner.ctx != ctx || c->owner.id != id); c = c->next)
+	for (c = contexts; c && (c->owner.ctx != owner.ctx || c->owner.id != owner.id); c = c->next)
 		;
 	if (!c) {
 		c = calloc(1, sizeof(*c));
 		if (c) {
-			c->owner = (struct owner){.ctx = ctx, .id = id};
+			c->owner = owner;
 			c->next = contexts;
 			contexts = c;
 		}
@@ -84,13 +81,18 @@ static int event_create(const struct cuda *cuda, struct context *c, struct event
 /* An event of the stream's context that nobody uses. */
 static int event_get(const struct cuda *cuda, CUstream stream, struct event **out)
 {
+	struct owner owner;
 	struct context *c;
 	CUcontext ctx;
 	CUresult err = cuda->StreamGetCtx(stream, &ctx);
+	int ret;
 
 	if (err)
 		return cuda_explain(cuda, "cuStreamGetCtx", err);
-	c = context_of(cuda, ctx);
+	ret = owner_of(cuda, ctx, &owner);
+	if (ret)
+		return ret;
+	c = context_of(owner);
 	if (!c) {
 		binpool_set_last_error("CUDA: no memory for a context's description");
 		return -ENOMEM;

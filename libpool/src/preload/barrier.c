@@ -30,11 +30,19 @@ static uint64_t rounds; /* in turn */
 static uint64_t given;	/* atomic */
 static uint64_t passed; /* atomic, written in turn */
 
+/* Whether an answer says that there is no such context; others may be of a call before. */
+static bool says_gone(int err)
+{
+	return err == CUDA_ERROR_NOT_INITIALIZED || err == CUDA_ERROR_DEINITIALIZED ||
+	       err == CUDA_ERROR_INVALID_CONTEXT || err == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 static bool alive(const struct driver *cu, const struct context *c)
 {
 	unsigned long long id;
+	int err = cu->CtxGetId(c->context, &id);
 
-	return !cu->CtxGetId(c->context, &id) && id == c->id;
+	return err ? err != CUDA_ERROR_INVALID_VALUE && !says_gone(err) : id == c->id;
 }
 
 static struct context *noted(CUcontext context, unsigned long long id)
@@ -68,7 +76,7 @@ uint64_t barrier_ticket(void)
 	return __atomic_add_fetch(&given, 1, __ATOMIC_SEQ_CST);
 }
 
-/* A context that cannot be entered has ended, and its work with it. In turn. */
+/* A context that is gone has ended, and its work with it. In turn. */
 static bool synchronize(const struct driver *cu, CUcontext context)
 {
 	CUcontext popped;
@@ -77,8 +85,9 @@ static bool synchronize(const struct driver *cu, CUcontext context)
 	for (struct context *c = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE); c; c = c->next)
 		if (c->context == context)
 			c->round = rounds;
-	if (cu->CtxPushCurrent(context))
-		return true;
+	err = cu->CtxPushCurrent(context);
+	if (err)
+		return says_gone(err);
 	err = cu->CtxSynchronize();
 	cu->CtxPopCurrent(&popped);
 	return !err;

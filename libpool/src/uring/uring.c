@@ -264,6 +264,18 @@ static int not_our_thread(void)
 				      "another thread's");
 }
 
+/* Whether an extent that is there was refused. */
+static bool any_refused(struct binpool_uring *u)
+{
+	bool any = false;
+
+	pthread_mutex_lock(&u->lock);
+	for (const struct entry *e = u->entries; e; e = e->next)
+		any = any || (!e->gone && e->tried && e->slot[0] < 0);
+	pthread_mutex_unlock(&u->lock);
+	return any;
+}
+
 static int sync_locked(struct binpool_uring *u)
 {
 	struct entry *e;
@@ -274,7 +286,7 @@ static int sync_locked(struct binpool_uring *u)
 	}
 	if (!u->has_table)
 		return 0;
-	if (u->full) {
+	if (u->full || !any_refused(u)) {
 		u->full = false;
 		u->reason[0] = '\0';
 	}
