@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <binpool.h>
 
@@ -147,6 +148,26 @@ int cli_parse_provider(const char *command, const char *text, uint32_t *provider
 	}
 	return cli_usage_error(command, "--provider '%s' is not auto, device, hugetlb or thp",
 			       text);
+}
+
+uint64_t cli_max_bytes(uint32_t provider, uint64_t bytes)
+{
+	/* What a page full of page table entries maps: extents are multiples of that. */
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), huge = page * (page / 8);
+	const char *options = getenv("BINPOOL_OPTS");
+
+	if (provider != BINPOOL_PROVIDER_AUTO || (options && *options) || bytes > UINT64_MAX / 4)
+		return 0;
+	return 2 * (bytes + huge);
+}
+
+const char *cli_way_out(struct binpool *pool)
+{
+	struct binpool_stats stats = {.size = sizeof(stats)};
+
+	return !binpool_get_stats(pool, &stats) && stats.provider == BINPOOL_PROVIDER_HUGETLB
+		       ? "; --provider thp needs no reserved pages"
+		       : "";
 }
 
 const char *cli_units(uint64_t bytes, char text[CLI_UNITS_LEN])

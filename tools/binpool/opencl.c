@@ -110,7 +110,10 @@ int cl_find_device(const char *wanted, cl_platform_id *platform, cl_device_id *i
 		look_at_platform(platforms[i], wanted, &best, seen, sizeof(seen));
 	if (!best.rank) {
 		if (!seen[0])
-			cli_error("the OpenCL platforms here have no device");
+			cli_error("the OpenCL platforms here have no device; PoCL has none where "
+				  "it cannot write to its cache: see that POCL_CACHE_DIR, or "
+				  "$XDG_CACHE_HOME or $HOME/.cache, is a folder that it may "
+				  "write to");
 		else
 			cli_error("no OpenCL device has '%s' in its name; there are: %s", wanted,
 				  seen);

@@ -28,8 +28,9 @@ static void print_help(void)
 	       "  --provider WHICH    where memory comes from: auto (default), device, hugetlb, thp\n"
 	       "  --buffer-size SIZE  of one buffer, a multiple of the page size (default 4M)\n"
 	       "  --depth N           buffers on their way at once, 1 to %d (default %d)\n"
-	       "  --max-bytes SIZE    bound on what the pool takes (default: what the provider "
-	       "allows)\n"
+	       "  --max-bytes SIZE    bound on what the pool takes (default: with auto twice what "
+	       "the\n"
+	       "                      buffers need, else what the provider allows)\n"
 	       "  --device opencl[:NAME]\n"
 	       "                      a device with NAME in its name (default: any, GPUs first)\n"
 	       "  --device cuda[:N]   CUDA's device N (0)\n"
@@ -206,6 +207,14 @@ static int init_sources(struct run *run, char **paths, int count)
 	return ret;
 }
 
+/* What all slots' buffers take. */
+static uint64_t slots_bytes(const struct run *run)
+{
+	uint64_t partials = run->device.items * sizeof(uint64_t);
+
+	return run->options.depth * (2 * run->options.buffer_bytes + partials);
+}
+
 static int open_pool(struct run *run, uint64_t *id)
 {
 	struct binpool_options options = BINPOOL_OPTIONS_INIT;
@@ -214,6 +223,8 @@ static int open_pool(struct run *run, uint64_t *id)
 	options.name = "binpool run";
 	options.provider = run->options.provider;
 	options.max_bytes = run->options.max_bytes;
+	if (!options.max_bytes)
+		options.max_bytes = cli_max_bytes(options.provider, slots_bytes(run));
 	ret = binpool_create(&run->pool, &options);
 	if (ret) {
 		cli_error("cannot make a pool with provider %s: %s",
@@ -231,24 +242,15 @@ static int open_pool(struct run *run, uint64_t *id)
 	return CLI_OK;
 }
 
-/* What all slots' buffers take. */
-static uint64_t slots_bytes(const struct run *run)
-{
-	uint64_t partials = run->device.items * sizeof(uint64_t);
-
-	return run->options.depth * (2 * run->options.buffer_bytes + partials);
-}
-
 static void *get_buffer(struct run *run, uint64_t bytes)
 {
 	void *buffer = binpool_alloc_aligned(run->pool, bytes, (size_t)sysconf(_SC_PAGESIZE));
 
 	if (!buffer)
 		cli_error("cannot get a buffer of %" PRIu64 " bytes; --depth %" PRIu32
-			  " and --buffer-size want %" PRIu64
-			  " MiB in all, --max-bytes bounds it: %s",
+			  " and --buffer-size want %" PRIu64 " MiB in all: %s%s",
 			  bytes, run->options.depth, (slots_bytes(run) >> 20) + 1,
-			  binpool_last_error());
+			  binpool_last_error(), cli_way_out(run->pool));
 	return buffer;
 }
 

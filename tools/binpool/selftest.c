@@ -235,8 +235,8 @@ static int test_pool(struct selftest *test, struct binpool *pool)
 	size_t i;
 
 	if (!buffer) {
-		cli_error("cannot get a buffer of %" PRIu64 " bytes: %s", test->bytes,
-			  binpool_last_error());
+		cli_error("cannot get a buffer of %" PRIu64 " bytes: %s%s", test->bytes,
+			  binpool_last_error(), cli_way_out(pool));
 		return CLI_FAILED;
 	}
 	if (binpool_query(buffer, &info) || binpool_get_stats(pool, &stats)) {
@@ -270,6 +270,7 @@ static int with_pool(struct selftest *test, size_t first)
 
 	options.name = "binpool selftest";
 	options.provider = test->provider;
+	options.max_bytes = cli_max_bytes(test->provider, test->bytes);
 	if (binpool_create(&pool, &options)) {
 		cli_error("cannot make a pool with provider %s: %s",
 			  binpool_provider_name(test->provider), binpool_last_error());

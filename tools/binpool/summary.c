@@ -155,7 +155,7 @@ static void print_memory(const struct run *run, const struct binpool_stats *stat
 	printf("  provider         %s\n", binpool_provider_name(stats->provider));
 	printf("  page size        %s, as mapped\n", cli_units(stats->page_bytes, units));
 	print_contiguity(run, stats);
-	printf("  registrations    %" PRIu64 ", made in %.3f ms; %s of extents\n",
+	printf("  registrations    %" PRIu64 " made while it ran, in %.3f ms; %s of extents\n",
 	       stats->registration_allocs, (double)stats->registration_ns / 1e6,
 	       cli_units(stats->reserved_bytes, units));
 }
