@@ -299,7 +299,8 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 
 	/* A child may be in the callback that forked it, which returns to the pool. */
 	if (err == -EOWNERDEAD && callback_of(pool))
-		err = explain(-EDEADLK, "pool %s is destroyed by a callback of its own", pool->name);
+		err = explain(-EDEADLK, "pool %s is destroyed by a callback of its own",
+			      pool->name);
 	if (err && err != -EOWNERDEAD)
 		return err;
 	if (!err) {
