@@ -20,8 +20,8 @@
  *  - A struct whose first member is `size` is versioned: set it to
  *    sizeof(struct) (the _INIT macros do). A larger struct than the library
  *    knows is accepted if what is unknown is zero, else -E2BIG; a smaller one
- *    is taken as if the rest were zero, resp. filled as far as it goes; of a
- *    binpool_fence or binpool_allocator_ops that is filled all is needed (-EINVAL). In a
+ *    is taken as if the rest were zero, resp. filled as far as it goes; who fills a
+ *    binpool_fence or a binpool_allocator_ops needs it whole (-EINVAL). In a
  *    struct that is only filled, what the library does not know is zeroed. Above
  *    4096 bytes a size is -E2BIG in either, and -EINVAL if it does not cover itself: nothing
  *    was done then.

@@ -170,8 +170,8 @@ static int explain_limit(const struct binpool *pool, const struct request *req)
 		return explain(-ENOSPC,
 			       "pool %s: asked for %s, max_bytes is %s (%s): %s are in use, which "
 			       "leaves %s",
-			       pool->name, human(req->bytes, asked), human(pool->max_bytes, limit),
-			       pool->max_from, human(used, active),
+			       pool->name, human(req->run_bytes, asked),
+			       human(pool->max_bytes, limit), pool->max_from, human(used, active),
 			       human(pool->max_bytes - u64_min(used, pool->max_bytes), left));
 	return explain(
 		-ENOSPC,

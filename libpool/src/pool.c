@@ -48,6 +48,11 @@ bool callback_of(const struct binpool *pool)
 	return false;
 }
 
+static int refuse_callback(const struct binpool *pool)
+{
+	return explain(-EDEADLK, "pool %s is used by a callback of its own", pool->name);
+}
+
 int pool_enter(const struct binpool *pool)
 {
 	if (!pool)
@@ -56,7 +61,7 @@ int pool_enter(const struct binpool *pool)
 		return explain(-EOWNERDEAD, "pool %s is the parent process's: make one here",
 			       pool->name);
 	if (callback_of(pool))
-		return explain(-EDEADLK, "pool %s is used by a callback of its own", pool->name);
+		return refuse_callback(pool);
 	return 0;
 }
 
@@ -299,8 +304,7 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 
 	/* A child may be in the callback that forked it, which returns to the pool. */
 	if (err == -EOWNERDEAD && callback_of(pool))
-		err = explain(-EDEADLK, "pool %s is destroyed by a callback of its own",
-			      pool->name);
+		err = refuse_callback(pool);
 	if (err && err != -EOWNERDEAD)
 		return err;
 	if (!err) {

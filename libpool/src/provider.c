@@ -65,16 +65,16 @@ static int enough(const struct provider *p, uint64_t max_bytes)
 		return p->ops->enough(p, max_bytes);
 	err = p->ops->enough(p, physical_bytes() / NEED_PART);
 	return err ? explain(err,
-			     "%s; wanted is a sixteenth of memory, or max_bytes= if that is given; "
+			     "%s; wanted is 1/%d of memory, or max_bytes= if that is given; "
 			     "provider=%s takes what there is",
-			     binpool_last_error(), binpool_provider_name(p->ops->id))
+			     binpool_last_error(), NEED_PART, binpool_provider_name(p->ops->id))
 		   : 0;
 }
 
 /* Best first; but what would run dry before the pool reaches its limit is left alone. */
 static int climb(struct provider *p, uint64_t max_bytes)
 {
-	char why_not[sizeof(p->reason)] = "";
+	char why_not[sizeof(p->reason) - 32] = "";
 	int err = -ENODEV;
 	size_t len = 0;
 

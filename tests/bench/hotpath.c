@@ -53,8 +53,7 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* The least is the first then. */
-static double median(double *ns, int n)
+static double sort_for_median(double *ns, int n)
 {
 	qsort(ns, (size_t)n, sizeof(*ns), compare);
 	return ns[n / 2];
@@ -62,7 +61,7 @@ static double median(double *ns, int n)
 
 static void print_row(const char *key, double *ns, int n)
 {
-	printf("%s_ns %.2f\n", key, median(ns, n));
+	printf("%s_ns %.2f\n", key, sort_for_median(ns, n));
 	printf("%s_min_ns %.2f\n", key, ns[0]);
 }
 
@@ -261,7 +260,7 @@ static void *mixed_thread(void *arg)
 	mixed_round(live, false);
 	pthread_barrier_wait(&warm);
 	mixed_rounds(live, ns);
-	*(double *)arg = median(ns, MIXED_ROUNDS);
+	*(double *)arg = sort_for_median(ns, MIXED_ROUNDS);
 	mixed_end(live);
 	if (peer->thread_end)
 		peer->thread_end();

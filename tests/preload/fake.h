@@ -16,7 +16,7 @@
 /* All atomic. */
 struct fake {
 	int register_error, alloc_error, sync_error; /* what these calls answer */
-	int id_error;				     /* and cuCtxGetId of a context that is there */
+	int id_error, retain_error;		     /* and these of a context that is there */
 	size_t largest;				     /* registration; 0: no bound */
 	void (*in_sync)(void);			     /* called once, when copies are over */
 	int capturing;				     /* a graph is, somewhere */

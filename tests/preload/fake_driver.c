@@ -186,6 +186,8 @@ EXPORT int cuDevicePrimaryCtxRetain(struct CUctx_st **context, int device)
 
 	if (err)
 		return err;
+	if (state.retain_error && contexts[device].refs)
+		return leave(state.retain_error);
 	*context = &contexts[device];
 	if (!contexts[device].refs)
 		context_make(*context, device);

@@ -134,6 +134,16 @@ void scenario_not_told(void)
 	driver_state()->id_error = 719;
 	CHECK(!cuda->free_host(from));
 	CHECK(to[KIB - 1] == 1);
+	driver_state()->id_error = 0;
+	/* One that cannot be waited for keeps what was freed. */
+	from = served(cuda, KIB, 0);
+	memset(from, 2, KIB);
+	CHECK(!copy_later(to, from, KIB));
+	driver_state()->retain_error = 719;
+	CHECK(!cuda->free_host(from));
+	CHECK(to[KIB - 1] == 1);
+	driver_state()->retain_error = 0;
+	CHECK(served(cuda, KIB, 0) != from || to[KIB - 1] == 2);
 }
 
 /* A graph that is being captured is not broken; what was freed then is not handed out. */

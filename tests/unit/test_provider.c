@@ -483,7 +483,7 @@ static void ladder_hugetlb(void **state)
 	assert_int_equal(auto_takes(0, "8 are free"), BINPOOL_PROVIDER_THP);
 	assert_true(write_number(NR_OVERCOMMIT, need - 8));
 	assert_int_equal(auto_takes(0, "hugetlb was taken"), BINPOOL_PROVIDER_HUGETLB);
-	write_number(NR_OVERCOMMIT, 0);
+	assert_true(write_number(NR_OVERCOMMIT, 0));
 
 	/* A pool that did not ask for these pages is told, at their end, what needs none. */
 	o.max_bytes = 8 * pmd_size();

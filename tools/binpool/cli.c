@@ -161,11 +161,9 @@ uint64_t cli_max_bytes(uint32_t provider, uint64_t bytes)
 	return 2 * (bytes + huge);
 }
 
-const char *cli_way_out(struct binpool *pool)
+const char *cli_way_out(uint32_t provider, int error)
 {
-	struct binpool_stats stats = {.size = sizeof(stats)};
-
-	return !binpool_get_stats(pool, &stats) && stats.provider == BINPOOL_PROVIDER_HUGETLB
+	return provider == BINPOOL_PROVIDER_HUGETLB && error == ENOMEM
 		       ? "; --provider thp needs no reserved pages"
 		       : "";
 }

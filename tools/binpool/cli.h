@@ -65,17 +65,15 @@ int cli_pool_option(const char *name, const char *value);
  */
 int cli_parse_provider(const char *command, const char *text, uint32_t *provider);
 
-struct binpool;
-
 /*
- * The max_bytes of a pool over @provider for @bytes of buffers: over auto, which then takes
- * nothing that runs dry before, twice as much, for what classes and extents are rounded by. Else
- * 0, the default, as with BINPOOL_OPTS, which may set it, or make buffers larger than that.
+ * The max_bytes of a pool over @provider for @bytes of buffers. Over auto that is twice as much,
+ * since classes and extents are rounded; auto takes no provider that has less. Over others it is 0,
+ * the default; and wherever BINPOOL_OPTS is set, since that may set it or make buffers larger.
  */
 uint64_t cli_max_bytes(uint32_t provider, uint64_t bytes);
 
-/* What to try when the pool has no memory left, to be put behind the library's sentence. */
-const char *cli_way_out(struct binpool *pool);
+/* What to try after @error of a pool over @provider, to be put behind the library's sentence. */
+const char *cli_way_out(uint32_t provider, int error);
 
 #define CLI_UNITS_LEN 16
 /* @bytes in the largest fitting binary unit, "4.0 MiB". Returns @text. */

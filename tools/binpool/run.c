@@ -250,7 +250,7 @@ static void *get_buffer(struct run *run, uint64_t bytes)
 		cli_error("cannot get a buffer of %" PRIu64 " bytes; --depth %" PRIu32
 			  " and --buffer-size want %" PRIu64 " MiB in all: %s%s",
 			  bytes, run->options.depth, (slots_bytes(run) >> 20) + 1,
-			  binpool_last_error(), cli_way_out(run->pool));
+			  binpool_last_error(), cli_way_out(run->options.provider, errno));
 	return buffer;
 }
 

@@ -5,6 +5,7 @@
  * they are beside the driver's own pinned memory; with CUDA and OpenCL, in both orders, since
  * one may not know as pinned what the other has. Main thread only.
  */
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -236,7 +237,7 @@ static int test_pool(struct selftest *test, struct binpool *pool)
 
 	if (!buffer) {
 		cli_error("cannot get a buffer of %" PRIu64 " bytes: %s%s", test->bytes,
-			  binpool_last_error(), cli_way_out(pool));
+			  binpool_last_error(), cli_way_out(test->provider, errno));
 		return CLI_FAILED;
 	}
 	if (binpool_query(buffer, &info) || binpool_get_stats(pool, &stats)) {

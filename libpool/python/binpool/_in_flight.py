@@ -53,6 +53,7 @@ def again():
             _try_first(_later)
         if _refused and time.monotonic() >= _when:
             _when = time.monotonic() + _PAUSE
+            # Until one is refused again, which went to the end.
             while _try_first(_refused) is not _refused:
                 pass
     except IndexError:
@@ -73,7 +74,8 @@ def _try_first(of):
 
 
 def _try(mine, told=False):
-    """Frees what a list has, and empties it; or says where that is to be kept."""
+    """Frees what a list has, and empties it. Else the list is as it was, and what is returned says
+    where it is to be kept."""
     buffer, streams, found = mine[0]
     try:
         if found is None:

@@ -5,9 +5,10 @@
 class MemoryPoolStatistics:
     """Counters of a pool, or of whatever is pushed: how often and how long.
 
-    allocs and frees are buffers got and given up (t: nanoseconds that memory for them took, a
-    pool's 0 where it had some); returns and reuses are buffers put into bins and taken from them (size: bytes). A snapshot of a pool
-    (MemoryPool.statistics) is its own: pushing to it does not change the pool. Not locked.
+    allocs and frees are buffers got and given up (t: nanoseconds that memory for them took, of a
+    pool 0 where it had memory already); returns and reuses are buffers put into bins and taken from
+    them (size: bytes). A snapshot of a pool (MemoryPool.statistics) is its own: pushing to it does
+    not change the pool. Not locked.
     """
 
     def __init__(self, allocs=0, frees=0, returns=0, reuses=0, alloc_ns=0, free_ns=0):

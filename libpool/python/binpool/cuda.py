@@ -36,27 +36,26 @@ _address = ctypes.cast(_lib.free_on_cuda_streams, ctypes.c_void_p).value \
     if hasattr(PooledBuffer, "_give_on") else None
 
 
+def _handle_of(stream):
+    """What a package's stream has for a handle, as a number."""
+    protocol = getattr(stream, "__cuda_stream__", None)
+    handle = protocol()[1] if callable(protocol) else stream
+    for name in ("ptr", "cuda_stream", "handle"):
+        handle = getattr(handle, name, handle)
+    handle = getattr(handle, "value", handle)
+    if handle is None:
+        return 0
+    try:
+        # Those of cuda-python are no numbers, but can be made some.
+        return int(handle) if hasattr(type(handle), "__int__") and \
+            not isinstance(handle, numbers.Number) else operator.index(handle)
+    except TypeError:
+        raise TypeError(f"{stream!r} is no stream, nor the handle of one") from None
+
+
 def _handle(stream):
     """The driver's handle of what the packages call a stream."""
-    handle = stream
-    if type(handle) is not int:
-        protocol = getattr(stream, "__cuda_stream__", None)
-        if callable(protocol):
-            handle = protocol()[1]
-    for name in ("ptr", "cuda_stream", "handle"):
-        if type(handle) is int:
-            break
-        handle = getattr(handle, name, handle)
-    if type(handle) is not int:
-        handle = getattr(handle, "value", handle)
-        if handle is None:
-            return 0
-        try:
-            # Those of cuda-python are no numbers, but can be made some.
-            handle = int(handle) if hasattr(type(handle), "__int__") and \
-                not isinstance(handle, numbers.Number) else operator.index(handle)
-        except TypeError:
-            raise TypeError(f"{stream!r} is no stream, nor the handle of one") from None
+    handle = stream if type(stream) is int else _handle_of(stream)
     if not 0 <= handle < 1 << 64:
         raise ValueError(f"{handle} is the handle of no stream")
     return handle

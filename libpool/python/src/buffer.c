@@ -106,13 +106,20 @@ static void buffer_put(PyObject *self, Py_buffer *view)
 	((struct buffer *)self)->exports--;
 }
 
+/* Whether nothing keeps its memory; raises what does. */
+static bool unkept(const struct buffer *b)
+{
+	if (b->exports)
+		PyErr_Format(PyExc_BufferError,
+			     "the buffer has %zd views or parts that keep its memory", b->exports);
+	return !b->exports;
+}
+
 /* What release() does; raises what is in the way. */
 PyObject *buffer_release(struct buffer *b)
 {
-	if (b->exports)
-		return PyErr_Format(PyExc_BufferError,
-				    "the buffer has %zd views or parts that keep its memory",
-				    b->exports);
+	if (!unkept(b))
+		return NULL;
 	buffer_give(b);
 	Py_RETURN_NONE;
 }
@@ -132,11 +139,11 @@ static bool givable(struct buffer *b)
 {
 	if (!buffer_usable(b))
 		return false;
-	if (b->parent)
+	if (b->parent) {
 		PyErr_SetString(PyExc_ValueError, "a part is not given back: its whole is");
-	else if (b->exports)
-		buffer_release(b);
-	return !b->parent && !b->exports;
+		return false;
+	}
+	return unkept(b);
 }
 
 /*
@@ -180,10 +187,11 @@ static PyObject *py_buffer_give_on(PyObject *self, PyObject *const *args, Py_ssi
 	void **streams;
 	int *devices, err;
 
-	n = nargs == 3 ? PyList_Size(args[1]) : -1;
+	if (nargs != 3)
+		return PyErr_Format(PyExc_TypeError, "3 arguments");
+	n = PyList_Size(args[1]);
 	if (n < 0 || !givable(b))
-		return n < 0 && !PyErr_Occurred() ? PyErr_Format(PyExc_TypeError, "3 arguments")
-						  : NULL;
+		return NULL;
 	streams = PyMem_Malloc((size_t)n * (sizeof(*streams) + sizeof(*devices)));
 	if (!streams)
 		return PyErr_NoMemory();

@@ -7,18 +7,6 @@
 
 #include "cuda.h"
 
-bool context_gone(CUresult err)
-{
-	return err == CUDA_ERROR_NOT_INITIALIZED || err == CUDA_ERROR_DEINITIALIZED ||
-	       err == CUDA_ERROR_INVALID_CONTEXT || err == CUDA_ERROR_CONTEXT_IS_DESTROYED;
-}
-
-/* Of an error of CtxGetId; a kernel's failure, say, may be told there, too. */
-static bool id_gone(CUresult err)
-{
-	return err == CUDA_ERROR_INVALID_VALUE || context_gone(err);
-}
-
 bool owner_alive(const struct cuda *cu, const struct owner *o)
 {
 	unsigned long long id;
@@ -27,7 +15,7 @@ bool owner_alive(const struct cuda *cu, const struct owner *o)
 	if (!o->ctx || !cu->CtxGetId)
 		return o->ctx;
 	err = cu->CtxGetId(o->ctx, &id);
-	return err ? !id_gone(err) : id == o->id;
+	return err ? !context_id_gone(err) : id == o->id;
 }
 
 CUresult owner_enter(const struct cuda *cu, const struct owner *o)
@@ -42,7 +30,7 @@ int owner_of(const struct cuda *cu, CUcontext ctx, struct owner *o)
 	*o = (struct owner){.ctx = ctx};
 	if (ctx && cu->CtxGetId)
 		err = cu->CtxGetId(ctx, &o->id);
-	if (id_gone(err))
+	if (context_id_gone(err))
 		return cuda_refuse(-ENODEV,
 				   "CUDA: the context that is current to this thread, or the "
 				   "stream's, was destroyed, or reset: make one current");

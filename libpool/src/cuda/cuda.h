@@ -10,6 +10,8 @@
 
 #include <binpool_cuda.h>
 
+#include "errors.h"
+
 #define EXPORT __attribute__((visibility("default")))
 
 typedef int CUresult;
@@ -18,28 +20,11 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef unsigned long long CUdeviceptr;
 
-#define CUDA_SUCCESS			0
-#define CUDA_ERROR_INVALID_VALUE	1
-#define CUDA_ERROR_OUT_OF_MEMORY	2
-#define CUDA_ERROR_NOT_INITIALIZED	3
-#define CUDA_ERROR_DEINITIALIZED	4
-#define CUDA_ERROR_NO_DEVICE		100
-#define CUDA_ERROR_INVALID_DEVICE	101
-#define CUDA_ERROR_INVALID_CONTEXT	201
-#define CUDA_ERROR_INVALID_HANDLE	400
-#define CUDA_ERROR_NOT_READY		600
-#define CUDA_ERROR_REGISTERED		712 /* HOST_MEMORY_ALREADY_REGISTERED */
-#define CUDA_ERROR_NOT_REGISTERED	713 /* HOST_MEMORY_NOT_REGISTERED */
-#define CUDA_ERROR_CONTEXT_IS_DESTROYED 709
-#define CUDA_ERROR_NOT_PERMITTED	800
-#define CUDA_ERROR_NOT_SUPPORTED	801
-#define CUDA_ERROR_CAPTURE_FIRST	900 /* STREAM_CAPTURE_UNSUPPORTED, and */
-#define CUDA_ERROR_CAPTURE_LAST		908 /* STREAM_CAPTURE_WRONG_THREAD */
-#define CU_EVENT_DISABLE_TIMING		2
-#define CU_STREAM_CAPTURE_MODE_RELAXED	2
-#define CU_MEMHOSTREGISTER_PORTABLE	1
-#define CU_MEMHOSTREGISTER_DEVICEMAP	2
-#define CU_MEMORYTYPE_HOST		1
+#define CU_EVENT_DISABLE_TIMING	       2
+#define CU_STREAM_CAPTURE_MODE_RELAXED 2
+#define CU_MEMHOSTREGISTER_PORTABLE    1
+#define CU_MEMHOSTREGISTER_DEVICEMAP   2
+#define CU_MEMORYTYPE_HOST	       1
 /* Of a device, and of a pointer. */
 #define CU_DEVICE_CAN_MAP_HOST_MEMORY 19
 #define CU_POINTER_MEMORY_TYPE	      2
@@ -111,8 +96,6 @@ struct owner {
 bool owner_alive(const struct cuda *cu, const struct owner *o);
 /* Makes it the thread's, until CtxPopCurrent; or an error, CUDA's. */
 CUresult owner_enter(const struct cuda *cu, const struct owner *o);
-/* Whether the answer to entering a context says that it is gone, with all that was in it. */
-bool context_gone(CUresult err);
 /* A context's. -ENODEV: it is gone; what else cannot be told is an error, too. */
 int owner_of(const struct cuda *cu, CUcontext ctx, struct owner *o);
 /* The calling thread's. -ENODEV: it has none. */

@@ -174,17 +174,8 @@ static unsigned int flags_here(const struct cuda *cu)
 /* Whether memory is not registered any more, though unregistering it has failed. In a context. */
 static bool is_undone(const struct cuda *cu, const char *ptr, CUresult err)
 {
-	switch (err) {
-	case CUDA_ERROR_NOT_INITIALIZED:
-	case CUDA_ERROR_DEINITIALIZED:
-	case CUDA_ERROR_INVALID_CONTEXT:
-	case CUDA_ERROR_CONTEXT_IS_DESTROYED:
-	case CUDA_ERROR_NOT_REGISTERED:
-		return true;
-	default:
-		/* Of work before it, as errors of kernels are told by any call. */
-		return !is_pinned(cu, ptr);
-	}
+	/* Others may be of work before it, as errors of kernels are told by any call. */
+	return context_gone(err) || err == CUDA_ERROR_NOT_REGISTERED || !is_pinned(cu, ptr);
 }
 
 /*

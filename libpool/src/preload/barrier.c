@@ -30,19 +30,12 @@ static uint64_t rounds; /* in turn */
 static uint64_t given;	/* atomic */
 static uint64_t passed; /* atomic, written in turn */
 
-/* Whether an answer says that there is no such context; others may be of a call before. */
-static bool says_gone(int err)
-{
-	return err == CUDA_ERROR_NOT_INITIALIZED || err == CUDA_ERROR_DEINITIALIZED ||
-	       err == CUDA_ERROR_INVALID_CONTEXT || err == CUDA_ERROR_CONTEXT_IS_DESTROYED;
-}
-
 static bool alive(const struct driver *cu, const struct context *c)
 {
 	unsigned long long id;
 	int err = cu->CtxGetId(c->context, &id);
 
-	return err ? err != CUDA_ERROR_INVALID_VALUE && !says_gone(err) : id == c->id;
+	return err ? !context_id_gone(err) : id == c->id;
 }
 
 static struct context *noted(CUcontext context, unsigned long long id)
@@ -87,7 +80,7 @@ static bool synchronize(const struct driver *cu, CUcontext context)
 			c->round = rounds;
 	err = cu->CtxPushCurrent(context);
 	if (err)
-		return says_gone(err);
+		return context_gone(err);
 	err = cu->CtxSynchronize();
 	cu->CtxPopCurrent(&popped);
 	return !err;
@@ -97,15 +90,17 @@ static bool synchronize_primary(const struct driver *cu, int ordinal)
 {
 	CUcontext context;
 	unsigned int flags;
-	int device, active;
+	int device, active = 0, err;
 	bool over;
 
-	if (cu->DeviceGet(&device, ordinal) || cu->PrimaryCtxGetState(device, &flags, &active) ||
-	    !active)
-		return true;
+	err = cu->DeviceGet(&device, ordinal);
+	if (!err)
+		err = cu->PrimaryCtxGetState(device, &flags, &active);
 	/* It is there already: nothing is made by this. */
-	if (cu->PrimaryCtxRetain(&context, device))
-		return true;
+	if (!err && active)
+		err = cu->PrimaryCtxRetain(&context, device);
+	if (err || !active)
+		return !err || context_gone(err);
 	over = synchronize(cu, context);
 	cu->PrimaryCtxRelease(device);
 	return over;

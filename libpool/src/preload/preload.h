@@ -25,15 +25,9 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* cudaError_t and CUresult; these are the same in both. */
-#define CUDA_SUCCESS			0
-#define CUDA_ERROR_INVALID_VALUE	1
-#define CUDA_ERROR_NOT_INITIALIZED	3
-#define CUDA_ERROR_DEINITIALIZED	4
-#define CUDA_ERROR_NO_DEVICE		100
-#define CUDA_ERROR_INVALID_CONTEXT	201
-#define CUDA_ERROR_CONTEXT_IS_DESTROYED 709
-/* Flags of allocations, of runtime and driver alike. */
+/* Those of cudaError_t are the same as far as they are used. */
+#include "../cuda/errors.h"
+
 #define CUDA_HOST_PORTABLE 1u
 #define CUDA_HOST_MAPPED   2u
 

@@ -60,7 +60,6 @@ struct binpool_uring {
 	bool has_table;
 	uint32_t slots, used;
 	bool *taken; /* by slot */
-	bool full;   /* the reason is that no slot was left */
 	char reason[512];
 	pthread_mutex_t table_lock;
 
@@ -200,9 +199,9 @@ static void register_entry(struct binpool_uring *u, struct entry *e)
 
 		if (slot < 0) {
 			/* Tried again at each sync: an extent may go. */
-			u->full = true;
-			snprintf(u->reason, sizeof(u->reason),
-				 "all %u slots are taken: attach with more", u->slots);
+			if (!u->reason[0])
+				snprintf(u->reason, sizeof(u->reason),
+					 "all %u slots are taken: attach with more", u->slots);
 			clear_slots(u, e);
 			return;
 		}
@@ -286,10 +285,8 @@ static int sync_locked(struct binpool_uring *u)
 	}
 	if (!u->has_table)
 		return 0;
-	if (u->full || !any_refused(u)) {
-		u->full = false;
+	if (!any_refused(u))
 		u->reason[0] = '\0';
-	}
 	for (e = next_new(u, NULL, true); e; e = next_new(u, e, false))
 		register_entry(u, e);
 	return (int)u->used;
