@@ -23,11 +23,12 @@
 
 #include <binpool_cuda.h>
 
-#define EXPORT __attribute__((visibility("default")))
-
 /* Those of cudaError_t are the same as far as they are used. */
 #include "../cuda/errors.h"
 
+#define EXPORT __attribute__((visibility("default")))
+
+/* Flags of allocations, of runtime and driver alike. */
 #define CUDA_HOST_PORTABLE 1u
 #define CUDA_HOST_MAPPED   2u
 
