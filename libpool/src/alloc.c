@@ -9,12 +9,6 @@
 #include "cache.h"
 #include "request.h"
 
-/* What every buffer of a class is a multiple of: whole pages start at a page. */
-static uint64_t natural_align(const struct binpool *pool, uint64_t capacity)
-{
-	return u64_max(u64_min(capacity & -capacity, page_size()), pool->granule);
-}
-
 static int request_init(struct request *req, const struct binpool *pool, uint64_t bytes,
 			uint64_t align)
 {
@@ -54,7 +48,7 @@ static int request_init(struct request *req, const struct binpool *pool, uint64_
 			       pool->name, (unsigned long long)bytes);
 	if (!pool->exact) {
 		/* Users read into whole pages directly. */
-		req->align = u64_max(align, natural_align(pool, req->capacity));
+		req->align = u64_max(align, class_align(pool, req->capacity));
 		if (most != UINT64_MAX)
 			most &= ~(pool->provider.unit - 1);
 	}
@@ -149,8 +143,8 @@ static bool take_cached(struct cache *c, const struct request *req, uint64_t ali
 	uint32_t place = place_of(pool, req->bin);
 	char *ptr;
 
-	if (req->is_void || req->bin - pool->cache_bin >= pool->cache_bins ||
-	    (align > natural_align(pool, req->capacity) && !cache_raise(c, place, align)))
+	if (req->is_void || !is_cached(pool, req->bin) ||
+	    (align > class_align(pool, req->capacity) && !cache_raise(c, place, align)))
 		return false;
 	ptr = cache_pop_slowly(c, place, req->bytes);
 	if (!ptr)
@@ -193,10 +187,12 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 	if (!err && !req.is_void) {
 		run = bins_take(pool, req.bin, req.align);
 		reused = run;
-		if (c && req.bin - pool->cache_bin < pool->cache_bins) {
+		if (c && is_cached(pool, req.bin)) {
+			struct magazine *m = magazine_at(c, req.bin);
+
 			cache_missed(c, req.bin);
 			if (run)
-				cache_refill(c, req.bin);
+				cache_refill(c, m);
 		}
 	}
 	if (!err && !run) {
@@ -237,23 +233,6 @@ int allocate(struct binpool *pool, uint64_t bytes, uint64_t align, uint32_t flag
 	return 0;
 }
 
-/*
- * The way of most misses, with the lock of an arena only. NULL: it is not so simple. The
- * thread has a cache, so it is in no callback of the pool and the pool is not dead.
- */
-static void *allocate_alone(const struct binpool *pool, struct cache *c, uint64_t bytes)
-{
-	uint32_t place = cache_place(pool, bytes), index = place / sizeof(struct magazine);
-	uint64_t capacity;
-
-	if (index >= pool->cache_bins)
-		return NULL;
-	capacity = magazine_of(c, place)->capacity;
-	if (!capacity)
-		capacity = class_bin_capacity(pool, pool->cache_bin + index);
-	return arena_alloc(c, index, capacity, natural_align(pool, capacity), bytes);
-}
-
 /* From the thread's cache, or NULL. */
 static FAST void *allocate_cached(struct binpool *pool, size_t size)
 {
@@ -262,17 +241,13 @@ static FAST void *allocate_cached(struct binpool *pool, size_t size)
 	return cache_pop(cache_fast(pool), cache_place(pool, size), size);
 }
 
-/* What a cache has, where getting it is not so fast. */
-static void *pop_slowly(const struct binpool *pool, struct cache *c, size_t size)
-{
-	return cache_is_slow(c, pool) ? cache_pop_slowly(c, cache_place(pool, size), size) : NULL;
-}
-
+/* The same where getting it is not so fast. */
 static void *allocate_cached_slowly(struct binpool *pool, size_t size)
 {
 	struct cache *c = pool && size ? cache_of(pool) : NULL;
 
-	return c ? pop_slowly(pool, c, size) : NULL;
+	return c && cache_is_slow(c, pool) ? cache_pop_slowly(c, cache_place(pool, size), size)
+					   : NULL;
 }
 
 /* From the pool, with whatever that takes. NULL with errno. */
@@ -290,14 +265,26 @@ static __attribute__((noinline)) void *allocate_at(struct binpool *pool, size_t 
 	return NULL;
 }
 
+/* Without the pool's lock, as most misses are. NULL: it is not so simple. */
+static void *allocate_alone(const struct binpool *pool, struct cache *c, size_t size)
+{
+	uint32_t place = cache_place(pool, size);
+	void *ptr = NULL;
+
+	if (cache_is_slow(c, pool))
+		ptr = cache_pop_slowly(c, place, size);
+	if (!ptr && place < pool->cache_bins * sizeof(struct magazine))
+		ptr = arena_alloc(c, place, size);
+	return ptr;
+}
+
 static __attribute__((noinline)) void *allocate_slowly(struct binpool *pool, size_t size)
 {
 	struct cache *c = pool && size ? cache_of(pool) : NULL;
 	void *ptr = NULL;
 
+	/* The thread has a cache, so it is in no callback of the pool and the pool is not dead. */
 	if (c)
-		ptr = pop_slowly(pool, c, size);
-	if (c && !ptr)
 		ptr = allocate_alone(pool, c, size);
 	return ptr ? ptr : allocate_at(pool, size, 1);
 }

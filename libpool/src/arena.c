@@ -204,7 +204,7 @@ static void leave(struct arena *arena)
 }
 
 /* Enters the thread's own, and looks how often others are there. */
-static struct arena *enter_own(struct cache *c)
+static inline struct arena *enter_own(struct cache *c)
 {
 	struct arena *arena = c->arena;
 
@@ -227,48 +227,48 @@ static bool kept_out(const struct cache *c)
 }
 
 /*
- * A buffer of the cached bin @index for @bytes: what others freed and is in the depot, or a run of
+ * A buffer of the class at @place for @bytes: what others freed and is in the depot, or a run of
  * the thread's arena; NULL: it is not so simple.
  */
-char *arena_alloc(struct cache *c, uint32_t index, uint64_t capacity, uint64_t align,
-		  uint64_t bytes)
+char *arena_alloc(struct cache *c, uint32_t place, uint64_t bytes)
 {
+	struct magazine *m = magazine_of(c, place);
 	struct binpool *pool = c->pool;
-	uint32_t bin = pool->cache_bin + index;
 	struct arena *arena;
-	const struct bin *b;
 	struct run *run = NULL;
 	char *ptr = NULL;
 
-	if (c->crowded)
+	if (c->crowded || !m->capacity)
 		return NULL;
 	arena = enter_own(c);
-	b = bins_at(pool, bin);
-	if (!b || b->head || kept_out(c))
+	if (m->in_pool->head || kept_out(c))
 		goto out;
-	if (__atomic_load_n(&b->parcels_n, __ATOMIC_RELAXED)) {
+	if (__atomic_load_n(&m->in_pool->parcels_n, __ATOMIC_RELAXED)) {
 		/* Who was idle is not any more when he has locked the pool. */
 		if (c->idle)
 			goto out;
-		cache_missed(c, bin);
-		if (cache_take_parcel(c, bin, capacity)) {
-			ptr = magazine_pop(c, place_of(pool, bin), bytes);
+		cache_missed(c, m->bin);
+		if (cache_take_parcel(c, m)) {
+			ptr = magazine_pop(c, place, bytes);
 			goto out;
 		}
 	}
-	if (runs_ready(arena) && !slab_serves(pool, capacity))
-		run = run_find(pool, arena, capacity, align);
+	if (runs_ready(arena) && !slab_serves(pool, m->capacity))
+		run = run_find(pool, arena, m->capacity, m->align);
 	if (run) {
-		run = carve_from(pool, run, capacity, align);
-		map_set(run->ptr, run);
+		/* Letting the lock go waits for what is written there. */
+		__builtin_prefetch(map_entry(run->base), 1);
+		run = carve_from(pool, run, m->capacity, m->align);
+		ptr = run->base;
+		map_set(ptr, run);
 		run->asked = bytes;
-		run_set_bin(pool, run, bin);
+		run->bin = m->bin;
+		run->place = place;
 		run->clean = false;
 		run_set_state(run, RUN_ACTIVE);
-		magazine_at(c, bin, capacity)->carved++;
+		m->carved++;
 		owner_add(&c->asked, bytes);
-		cache_missed(c, bin);
-		ptr = run->ptr;
+		cache_missed(c, m->bin);
 	}
 out:
 	leave(arena);
@@ -300,7 +300,7 @@ bool arena_evict(struct cache *c, struct magazine *m, uint32_t n)
 	return true;
 }
 
-static bool is_active(const struct run *run, const char *ptr, const size_t *size)
+static inline bool is_active(const struct run *run, const char *ptr, const size_t *size)
 {
 	return run_ptr(run) == ptr && run_state(run) == RUN_ACTIVE &&
 	       (!size || *size == run->asked);
@@ -312,16 +312,16 @@ bool arena_free(struct cache *c, struct run *run, const char *ptr, const size_t 
 	struct binpool *pool = c->pool;
 	struct arena *arena = enter_own(c), *of;
 	enum cache_room room = ROOM_LOCKED;
+	struct magazine *m;
 	bool done = false;
 
 	/* Another thread may have freed it meanwhile; what describes it stays. */
-	if (!is_active(run, ptr, size) || run->bin - pool->cache_bin >= pool->cache_bins ||
-	    kept_out(c))
+	if (!is_active(run, ptr, size) || !is_cached(pool, run->bin) || kept_out(c))
 		goto out;
-	stamp_now(pool);
-	room = cache_make_room(c, run->bin, run->bytes, true);
+	m = magazine_at(c, run->bin);
+	room = cache_make_room(c, m, true);
 	if (room == ROOM_MADE && magazine_push(c, run->place, run, run->ptr)) {
-		magazine_look(magazine_of(c, run->place), stamp_of(pool));
+		magazine_look(m, stamp_of(pool));
 		done = true;
 	}
 	if (room != ROOM_NONE)
@@ -335,7 +335,10 @@ bool arena_free(struct cache *c, struct run *run, const char *ptr, const size_t 
 			goto out;
 	}
 	if (dissolves(run, arena)) {
-		magazine_at(c, run->bin, run->bytes)->dissolved++;
+		/* What is free at the end of its extent is given back by its age. */
+		if (!run->next || !run->next->next)
+			stamp_now(pool);
+		m->dissolved++;
 		owner_add(&c->asked, -run->asked);
 		map_set(run->ptr, NULL);
 		dissolve(pool, run);

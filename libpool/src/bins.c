@@ -43,6 +43,12 @@ uint32_t class_bin(const struct binpool *pool, uint64_t capacity)
 	return binpool_alloc_size(m, bin) > capacity ? bin - 1 : bin;
 }
 
+/* What every buffer of a class is a multiple of: whole pages start at a page. */
+uint64_t class_align(const struct binpool *pool, uint64_t capacity)
+{
+	return u64_max(u64_min(capacity & -capacity, page_size()), pool->granule);
+}
+
 /* Makes sure that bins_at(@bin) is there. -ENOMEM. Locked, as all that follows. */
 int bins_prepare(struct binpool *pool, uint32_t bin)
 {

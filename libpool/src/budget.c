@@ -89,10 +89,11 @@ void cache_set_credit(struct cache *c, uint64_t credit)
 
 static bool missed_lately(const struct cache *c, uint32_t bin)
 {
+	bool yes = false;
+
 	for (uint32_t i = 0; i < RECENT_MAX; i++)
-		if (c->recent[i] == bin)
-			return true;
-	return false;
+		yes |= c->recent[i] == bin;
+	return yes;
 }
 
 /* Whether it is time to find_idle(). */
@@ -147,6 +148,8 @@ static bool cache_decay(struct cache *c, bool alone)
 {
 	struct binpool *pool = c->pool;
 
+	if (alone)
+		stamp_now(pool);
 	if (alone && (look_for_idle(pool) || shared_bytes(pool) > bins_share(pool) / 2))
 		return false;
 	for (struct magazine *m = c->in_use; m; m = m->next) {
@@ -203,14 +206,14 @@ static void raise(uint64_t *value, uint64_t n)
 }
 
 /* What the thread's cache may hold with one more buffer of the class; 0: not with it. */
-static uint64_t bound(struct cache *c, uint32_t bin, uint64_t capacity)
+static inline uint64_t bound(struct cache *c, const struct magazine *m)
 {
 	struct binpool *pool = c->pool;
-	uint64_t share;
+	uint64_t capacity = m->capacity, share;
 
 	raise(&pool->largest, capacity);
 	raise(&pool->largest_next, capacity);
-	if (missed_lately(c, bin))
+	if (missed_lately(c, m->bin))
 		return share_of(pool, budget(pool));
 	share = share_of(pool, ordinary_budget(pool));
 	/* Few of these would take all of it, and give it up again to smaller ones. */
@@ -300,12 +303,11 @@ static bool top_above(struct cache *c, uint32_t index)
  * Room for one more buffer of the class in the thread's own cache, at the cost of
  * larger ones if need be. @alone: only its arena is locked.
  */
-enum cache_room cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity, bool alone)
+enum cache_room cache_make_room(struct cache *c, struct magazine *m, bool alone)
 {
 	struct binpool *pool = c->pool;
-	uint32_t index = bin - pool->cache_bin;
-	struct magazine *m;
-	uint64_t most;
+	uint64_t most, capacity = m->capacity;
+	uint32_t index;
 
 	if (alone)
 		assert_arena(pool, c->arena);
@@ -313,16 +315,20 @@ enum cache_room cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity
 		assert_locked(pool);
 	if (c->revoked & CACHE_REVOKED)
 		return ROOM_NONE;
-	if (alone && c->idle)
-		return ROOM_LOCKED;
-	cache_set_idle(c, false);
+	if (c->idle) {
+		if (alone)
+			return ROOM_LOCKED;
+		cache_set_idle(c, false);
+	}
 	if ((c->misses + 1) % MISSES_PER_DECAY == 0 && !cache_decay(c, alone))
 		return ROOM_LOCKED;
 	c->misses++;
-	most = bound(c, bin, capacity);
+	most = bound(c, m);
 	if (most < capacity)
 		return ROOM_NONE;
-	m = magazine_at(c, bin, capacity);
+	if (alone)
+		stamp_now(pool);
+	index = (uint32_t)(m - c->magazines);
 	if (magazine_fill(m->count) == m->room) {
 		if (m->room < MAGAZINE_MAX) {
 			if (!magazine_grow(m, m->room ? 2 * m->room : MAGAZINE_MIN))
@@ -352,26 +358,22 @@ enum cache_room cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity
 }
 
 /* Whether one more buffer of the class would cost others of it that the cache has. */
-static bool full(struct cache *c, uint32_t bin, uint64_t capacity)
+static bool full(struct cache *c, const struct magazine *m)
 {
-	uint32_t index = bin - c->pool->cache_bin;
-
-	return !top_above(c, index) && magazine_fill(c->magazines[index].count) &&
-	       cache_bytes(c) + capacity > bound(c, bin, capacity);
+	return !top_above(c, (uint32_t)(m - c->magazines)) && magazine_fill(m->count) &&
+	       cache_bytes(c) + m->capacity > bound(c, m);
 }
 
 /* Moves buffers from the bin into the thread's own cache, for the next requests. */
-void cache_refill(struct cache *c, uint32_t bin)
+void cache_refill(struct cache *c, struct magazine *m)
 {
 	struct binpool *pool = c->pool;
-	struct magazine *m = &c->magazines[bin - pool->cache_bin];
-	struct bin *b = bins_at(pool, bin);
+	struct bin *b = m->in_pool;
 
 	assert_locked(pool);
 	/* What is moved back for want of room would be moved again. */
-	while (b && b->head && magazine_fill(m->count) < MAGAZINE_MAX / 2 &&
-	       !full(c, bin, b->head->bytes) &&
-	       cache_make_room(c, bin, b->head->bytes, false) == ROOM_MADE) {
+	while (b->head && magazine_fill(m->count) < MAGAZINE_MAX / 2 && !full(c, m) &&
+	       cache_make_room(c, m, false) == ROOM_MADE) {
 		struct run *run = b->head;
 
 		if (!run)
@@ -393,16 +395,14 @@ void cache_refill(struct cache *c, uint32_t bin)
  * Fills the thread's magazine of a class that it just missed from the depot. False: it has
  * nothing of it, or only the whole pool's lock will do. Needs the lock of the thread's arena only.
  */
-bool cache_take_parcel(struct cache *c, uint32_t bin, uint64_t capacity)
+bool cache_take_parcel(struct cache *c, struct magazine *m)
 {
-	struct binpool *pool = c->pool;
-	uint32_t index = bin - pool->cache_bin;
-	struct magazine *m = magazine_at(c, bin, capacity);
+	uint32_t index = (uint32_t)(m - c->magazines);
 
-	assert_arena(pool, c->arena);
+	assert_arena(c->pool, c->arena);
 	if (c->idle || magazine_fill(m->count) ||
 	    (m->room < PARCEL_MAX && !magazine_grow(m, PARCEL_MAX)) ||
-	    !depot_take(c, m, bound(c, bin, capacity)))
+	    !depot_take(c, m, bound(c, m)))
 		return false;
 	if (c->top < index)
 		cache_set_top(c, index);

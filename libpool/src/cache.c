@@ -62,6 +62,19 @@ static bool barrier(void)
 		!membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED));
 }
 
+/* Takes a magazine into use, as magazine_at(). */
+void magazine_start(struct cache *c, struct magazine *m)
+{
+	struct binpool *pool = c->pool;
+
+	m->bin = pool->cache_bin + (uint32_t)(m - c->magazines);
+	m->capacity = class_bin_capacity(pool, m->bin);
+	m->align = class_align(pool, m->capacity);
+	m->in_pool = bins_at(pool, m->bin);
+	m->next = c->in_use;
+	c->in_use = m;
+}
+
 /* ---- Moving buffers between a cache and the pool; all locked ------------- */
 
 /* Brings the pool's counters up to what the magazine's owner did. */
@@ -76,7 +89,7 @@ void magazine_settle(struct binpool *pool, struct magazine *m)
 
 	if (count == m->settled && !m->evicted && !m->carved && !m->dissolved && !m->given)
 		return;
-	bin = bins_at(pool, m->bin);
+	bin = m->in_pool;
 	pool->stats.allocs += m->carved;
 	pool->stats.frees_active += m->dissolved;
 	pool->stats.frees_held += m->evicted;
@@ -124,7 +137,7 @@ static void magazine_cut(struct cache *c, struct magazine *m, uint32_t n)
 		return;
 	magazine_drop(c, m, n);
 	m->settled = m->count;
-	bins_at(pool, m->bin)->cached -= n;
+	m->in_pool->cached -= n;
 	pool->stats.held_blocks -= n;
 	pool->stats.held_bytes -= n * m->capacity;
 }

@@ -42,10 +42,12 @@ struct cached {
  */
 struct magazine {
 	uint64_t count;
-	uint32_t room; /* of items; 0: not yet in use */
+	uint32_t room; /* of items */
 	uint32_t bin;
 	struct cached *items;
-	uint64_t capacity;     /* of each buffer */
+	uint64_t capacity;     /* of each buffer; 0: not yet in use by its thread */
+	uint64_t align;	       /* what each is a multiple of */
+	struct bin *in_pool;   /* the pool's bin of the class */
 	uint64_t settled;      /* count, as the pool's counters have it */
 	struct magazine *next; /* of those in use, of this cache */
 	uint64_t decayed;      /* count when cache_decay() last looked */
@@ -125,7 +127,7 @@ static inline struct cache *cache_of(const struct binpool *pool)
 /* Whether its owner has to go another way than the fast one. */
 static inline bool cache_is_slow(const struct cache *c, const struct binpool *pool)
 {
-	return c != cache_fast(pool) ||
+	return !pool->fast_number ||
 	       __atomic_load_n(&c->revoked, __ATOMIC_RELAXED) & CACHE_FENCED;
 }
 
@@ -206,6 +208,12 @@ static FAST uint32_t cache_place(const struct binpool *pool, uint64_t size)
 	       (uint32_t)sizeof(struct magazine);
 }
 
+/* Whether there are magazines for the class. */
+static inline bool is_cached(const struct binpool *pool, uint32_t bin)
+{
+	return bin - pool->cache_bin < pool->cache_bins;
+}
+
 static inline uint32_t place_of(const struct binpool *pool, uint32_t bin)
 {
 	return (bin - pool->cache_bin) * (uint32_t)sizeof(struct magazine);
@@ -222,17 +230,19 @@ static FAST struct magazine *magazine_of(struct cache *c, uint32_t place)
 	return (struct magazine *)((char *)c->magazines + place);
 }
 
-/* The thread's magazine of a class, from now on in use. Its owner's, who holds an arena's lock. */
-static inline struct magazine *magazine_at(struct cache *c, uint32_t bin, uint64_t capacity)
+/* cache.c */
+void magazine_start(struct cache *c, struct magazine *m);
+
+/*
+ * The thread's magazine of a class that the pool has bins of, from now on in use. Its owner's, who
+ * holds an arena's lock.
+ */
+static inline struct magazine *magazine_at(struct cache *c, uint32_t bin)
 {
 	struct magazine *m = &c->magazines[bin - c->pool->cache_bin];
 
-	if (__builtin_expect(!m->capacity, 0)) {
-		m->bin = bin;
-		m->capacity = capacity;
-		m->next = c->in_use;
-		c->in_use = m;
-	}
+	if (__builtin_expect(!m->capacity, 0))
+		magazine_start(c, m);
 	return m;
 }
 
@@ -357,9 +367,9 @@ enum cache_room {
 	ROOM_MADE,
 	ROOM_LOCKED, /* only to be had with the pool locked */
 };
-enum cache_room cache_make_room(struct cache *c, uint32_t bin, uint64_t capacity, bool alone);
-void cache_refill(struct cache *c, uint32_t bin);
-bool cache_take_parcel(struct cache *c, uint32_t bin, uint64_t capacity);
+enum cache_room cache_make_room(struct cache *c, struct magazine *m, bool alone);
+void cache_refill(struct cache *c, struct magazine *m);
+bool cache_take_parcel(struct cache *c, struct magazine *m);
 
 /* The arena of a thread, which may have no cache. Locked. */
 static inline struct arena *arena_of(struct binpool *pool, const struct cache *c)
@@ -373,8 +383,7 @@ void arena_change(struct cache *c);
 void arena_follow(struct cache *c, const struct run *run);
 void cache_set_idle(struct cache *c, bool idle);
 /* Without. */
-char *arena_alloc(struct cache *c, uint32_t index, uint64_t capacity, uint64_t align,
-		  uint64_t bytes);
+char *arena_alloc(struct cache *c, uint32_t place, uint64_t bytes);
 bool arena_free(struct cache *c, struct run *run, const char *ptr, const size_t *size);
 /* With the lock of the thread's arena. */
 bool arena_evict(struct cache *c, struct magazine *m, uint32_t n);

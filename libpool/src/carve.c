@@ -11,12 +11,17 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "pool.h"
 
 #define RUNS_PER_CHUNK 128
 /* How many runs of a frame are looked at for the lowest, if not more before one fits. */
 #define WALK_SHORT 4u
+/* So many frames of an index are looked at at once. */
+#define BLOCK_FRAMES 64u
 
 struct run_chunk {
 	struct run_chunk *next;
@@ -53,27 +58,23 @@ int runs_prepare_more(struct binpool *pool, struct arena *arena)
 	chunk = aligned_alloc(_Alignof(struct run_chunk), sizeof(*chunk));
 	if (!chunk)
 		return -ENOMEM;
+	memset(chunk, 0, sizeof(*chunk));
 	chunk->next = pool->chunks;
 	pool->chunks = chunk;
-	for (size_t i = 0; i < RUNS_PER_CHUNK; i++)
+	for (size_t i = 0; i < RUNS_PER_CHUNK; i++) {
+		chunk->runs[i].pool = pool;
 		run_delete(arena, &chunk->runs[i]);
+	}
 	return 0;
 }
 
-struct run *run_new(struct binpool *pool, struct arena *arena)
+/* Its pool is known; what else it says is of the past. */
+struct run *run_new(struct arena *arena)
 {
 	struct run *run = arena->spare;
 
 	arena->spare = run->next;
 	arena->spares--;
-	/* What lists need is written when it is put into one. */
-	run_set_ptr(run, NULL);
-	run->asked = 0;
-	run_set_pool(run, pool);
-	run->bin = 0;
-	run->clean = false;
-	run_set_slab(run, NULL);
-	run_set_state(run, RUN_FREE);
 	return run;
 }
 
@@ -96,10 +97,17 @@ void runs_fini(struct binpool *pool)
 	}
 }
 
-/* What an index tells runs of @bytes from others by; 0 is none. */
+/* What an index tells runs of @bytes, 16 or more, from others by; 0 is none. */
+static inline int16_t class_of(uint64_t bytes)
+{
+	uint32_t l = 63 ^ (uint32_t)__builtin_clzll(bytes);
+
+	return (int16_t)((l << INDEX_BITS) + (uint32_t)(bytes >> (l - INDEX_BITS)) + 1);
+}
+
 int16_t run_class(uint64_t bytes)
 {
-	return (int16_t)(binpool_bin_number(INDEX_BITS, bytes) + 1);
+	return class_of(bytes);
 }
 
 static uint64_t frame_of(const struct run *run)
@@ -112,15 +120,15 @@ int runs_index(struct extent *e)
 {
 	struct frame_index *index = &e->free;
 	uint64_t frames = (e->room + ((uint64_t)1 << MAP_FRAME_SHIFT) - 1) >> MAP_FRAME_SHIFT;
-	uint64_t groups = (frames + INDEX_LANES - 1) / INDEX_LANES;
+	uint64_t bytes = round_up(frames, BLOCK_FRAMES) * sizeof(*index->most);
 
-	index->most = aligned_alloc(sizeof(index_lanes), groups * sizeof(index_lanes));
+	index->most = aligned_alloc(BLOCK_FRAMES * sizeof(*index->most), bytes);
 	index->first = calloc(frames, sizeof(struct run *));
 	if (!index->most || !index->first) {
 		runs_unindex(e);
 		return -ENOMEM;
 	}
-	memset(index->most, 0, groups * sizeof(index_lanes));
+	memset(index->most, 0, bytes);
 	index->frames = frames;
 	return 0;
 }
@@ -132,20 +140,16 @@ void runs_unindex(struct extent *e)
 	e->free = (struct frame_index){0};
 }
 
-static int16_t *most_at(struct frame_index *index, uint64_t frame)
-{
-	return (int16_t *)index->most + frame;
-}
-
 /* A free run has become so large. */
 static inline void index_raise(struct run *run)
 {
 	struct frame_index *index = &run->extent->free;
-	int16_t *most, class = run_class(run->bytes);
+	int16_t *most, class;
 
 	if (!index->frames)
 		return;
-	most = most_at(index, frame_of(run));
+	class = class_of(run->bytes);
+	most = &index->most[frame_of(run)];
 	if (*most < class)
 		*most = class;
 	if (index->most_of_all < class)
@@ -185,7 +189,7 @@ static inline void index_remove(struct run *run)
 	frame = frame_of(run);
 	index->first[frame] = run->list_next;
 	if (!run->list_next)
-		*most_at(index, frame) = 0;
+		index->most[frame] = 0;
 }
 
 static uint64_t padding(const struct run *run, uint64_t align)
@@ -200,23 +204,29 @@ bool run_fits(const struct run *run, uint64_t bytes, uint64_t align)
 	return run->bytes >= pad && run->bytes - pad >= bytes;
 }
 
-/* Which of a group's frames may have a run above @below: a bit for each, @MASK_BITS apart. */
+/* Which of a block's frames may have a run of @class or above: a bit for each. */
 #ifdef __SSE2__
-#define MASK_BITS 2
-static inline uint64_t group_mask(index_lanes group, index_lanes below)
+static inline uint64_t block_mask(const int16_t *most, int16_t class)
 {
-	typedef char bytes __attribute__((vector_size(sizeof(index_lanes))));
+	const __m128i below = _mm_set1_epi16((int16_t)(class - 1)), *at = (const __m128i *)most;
+	uint64_t mask = 0;
 
-	return (uint64_t)__builtin_ia32_pmovmskb128((bytes)(group > below)) & 0x5555;
+#pragma GCC unroll 4
+	for (uint32_t i = 0; i < BLOCK_FRAMES; i += 16, at += 2) {
+		__m128i above = _mm_packs_epi16(_mm_cmpgt_epi16(at[0], below),
+						_mm_cmpgt_epi16(at[1], below));
+
+		mask |= (uint64_t)(uint32_t)_mm_movemask_epi8(above) << i;
+	}
+	return mask;
 }
 #else
-#define MASK_BITS 1
-static inline uint64_t group_mask(index_lanes group, index_lanes below)
+static inline uint64_t block_mask(const int16_t *most, int16_t class)
 {
 	uint64_t mask = 0;
 
-	for (uint32_t lane = 0; lane < INDEX_LANES; lane++)
-		mask |= (uint64_t)(group[lane] > below[lane]) << lane;
+	for (uint32_t i = 0; i < BLOCK_FRAMES; i++)
+		mask |= (uint64_t)(most[i] >= class) << i;
 	return mask;
 }
 #endif
@@ -240,38 +250,39 @@ static struct run *frame_find(struct frame_index *index, uint64_t frame, uint64_
 	}
 	if (lowest)
 		return lowest;
-	*most_at(index, frame) = largest ? run_class(largest) : 0;
+	index->most[frame] = largest ? class_of(largest) : 0;
+	return NULL;
+}
+
+/* As extent_find(), where the index says of @class, that of @bytes, that there may be one. */
+static struct run *index_find(struct frame_index *index, int16_t class, uint64_t bytes,
+			      uint64_t align)
+{
+	bool misfits = false;
+
+	for (uint64_t block = 0; block < index->frames; block += BLOCK_FRAMES) {
+		uint64_t mask = block_mask(index->most + block, class);
+
+		for (; mask; mask &= mask - 1) {
+			uint64_t frame = block + (uint32_t)__builtin_ctzll(mask);
+			struct run *run = frame_find(index, frame, bytes, align);
+
+			if (run)
+				return run;
+			misfits = misfits || index->most[frame] >= class;
+		}
+	}
+	if (!misfits)
+		index->most_of_all = (int16_t)(class - 1);
 	return NULL;
 }
 
 /* The free run of an extent that the request is best carved from, or NULL. */
 struct run *extent_find(struct extent *e, uint64_t bytes, uint64_t align)
 {
-	struct frame_index *index = &e->free;
-	uint64_t groups = (index->frames + INDEX_LANES - 1) / INDEX_LANES;
-	int16_t class = run_class(bytes), below_it = (int16_t)(class - 1);
-	index_lanes below = {below_it, below_it, below_it, below_it,
-			     below_it, below_it, below_it, below_it};
-	bool misfits = false;
+	int16_t class = class_of(bytes);
 
-	if (index->most_of_all < class)
-		return NULL;
-	for (uint64_t group = 0; group < groups; group++) {
-		uint64_t mask = group_mask(index->most[group], below);
-
-		for (; mask; mask &= mask - 1) {
-			uint64_t lane = (uint64_t)__builtin_ctzll(mask) / MASK_BITS;
-			uint64_t frame = group * INDEX_LANES + lane;
-			struct run *run = frame_find(index, frame, bytes, align);
-
-			if (run)
-				return run;
-			misfits = misfits || *most_at(index, frame) >= class;
-		}
-	}
-	if (!misfits)
-		index->most_of_all = below_it;
-	return NULL;
+	return e->free.most_of_all < class ? NULL : index_find(&e->free, class, bytes, align);
 }
 
 /*
@@ -282,11 +293,17 @@ struct run *run_find(const struct binpool *pool, const struct arena *arena, uint
 		     uint64_t align)
 {
 	struct extent *e = arena ? arena->extents : pool->extents;
-	struct run *run = NULL;
+	int16_t class = class_of(bytes);
 
-	for (; e && !run; e = arena ? e->arena_next : e->next)
-		run = extent_find(e, bytes, align);
-	return run;
+	for (; e; e = arena ? e->arena_next : e->next) {
+		struct run *run = NULL;
+
+		if (e->free.most_of_all >= class)
+			run = index_find(&e->free, class, bytes, align);
+		if (run)
+			return run;
+	}
+	return NULL;
 }
 
 /* Puts @run between @lower and what is above it, NULL: below all of its extent. */
@@ -308,7 +325,7 @@ static void unlink_run(struct run *run)
 /* Makes all of an extent one free run. runs_prepare() came before. Locked. */
 void runs_start(struct binpool *pool, struct extent *e)
 {
-	struct run *run = run_new(pool, e->arena);
+	struct run *run = run_new(e->arena);
 
 	assert_locked(pool);
 	run->extent = e;
@@ -325,12 +342,12 @@ void runs_extend(struct binpool *pool, struct extent *e, uint64_t bytes)
 	struct run *run = e->last;
 
 	assert_locked(pool);
-	if (run_state(run) == RUN_FREE) {
+	if (run_is_free(run)) {
 		run->bytes += bytes;
 		run->clean = run->clean && pool->provider.ops->zeroed;
 		index_raise(run);
 	} else {
-		run = run_new(pool, e->arena);
+		run = run_new(e->arena);
 		run->extent = e;
 		run->base = e->base + e->bytes;
 		run->bytes = bytes;
@@ -351,11 +368,11 @@ struct run *runs_cut(struct binpool *pool, struct extent *e, uint64_t bytes)
 	struct run *run = e->last;
 
 	assert_locked(pool);
-	assert(run_state(run) == RUN_FREE && run->bytes >= bytes && e->bytes > bytes);
+	assert(run_is_free(run) && run->bytes >= bytes && e->bytes > bytes);
 	e->bytes -= bytes;
 	run->bytes -= bytes;
 	if (run->bytes)
-		return run_new(pool, e->arena);
+		return run_new(e->arena);
 	index_remove(run);
 	unlink_run(run);
 	return run;
@@ -377,7 +394,7 @@ struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, ui
 		index_remove(run);
 		buffer = run;
 	} else {
-		buffer = run_new(pool, e->arena);
+		buffer = run_new(e->arena);
 		buffer->extent = e;
 		buffer->base = run->base + pad;
 		buffer->bytes = bytes;
@@ -387,7 +404,7 @@ struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, ui
 		run->bytes = pad;
 		link_above(buffer, run);
 		if (left) {
-			rest = run_new(pool, e->arena);
+			rest = run_new(e->arena);
 			rest->extent = e;
 			rest->base = buffer->base + bytes;
 			rest->bytes = left;
@@ -402,7 +419,7 @@ struct run *carve_from(struct binpool *pool, struct run *run, uint64_t bytes, ui
 			run->base += bytes;
 			run->bytes = left;
 			if (!run->list_prev && !run->list_next && e->free.frames)
-				*most_at(&e->free, frame) = run_class(left);
+				e->free.most[frame] = class_of(left);
 		} else {
 			index_remove(run);
 			run->base += bytes;
@@ -440,16 +457,16 @@ void dissolve(struct binpool *pool, struct run *run)
 	}
 	if (!--run->extent->buffers)
 		extent_set_empty(pool, run->extent, true);
-	if (!upper || (!upper->next && run_state(upper) == RUN_FREE))
+	if (!upper || (!upper->next && run_is_free(upper)))
 		run->extent->since = stamp_of(pool);
-	if (upper && run_state(upper) == RUN_FREE) {
+	if (upper && run_is_free(upper)) {
 		run->bytes += upper->bytes;
 		run->clean = run->clean && upper->clean;
 		index_remove(upper);
 		unlink_run(upper);
 		run_delete(arena, upper);
 	}
-	if (lower && run_state(lower) == RUN_FREE) {
+	if (lower && run_is_free(lower)) {
 		lower->bytes += run->bytes;
 		lower->clean = run->clean && lower->clean;
 		unlink_run(run);

@@ -93,7 +93,7 @@ static const char *check_run(const struct binpool *pool, const struct run *run, 
 static const char *check_index(const struct extent *e, uint64_t *n)
 {
 	for (uint64_t frame = 0; frame < e->free.frames; frame++) {
-		int16_t most = ((const int16_t *)e->free.most)[frame];
+		int16_t most = e->free.most[frame];
 
 		CHECK(most || !e->free.first[frame]);
 		CHECK(most <= e->free.most_of_all);

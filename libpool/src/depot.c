@@ -79,7 +79,7 @@ bool depot_give(struct cache *c, struct magazine *m, uint32_t n)
 		p->bin = m->bin;
 		p->n = n;
 		memcpy(p->items, m->items, n * sizeof(*m->items));
-		b = bins_at(pool, m->bin);
+		b = m->in_pool;
 		LIST_PUSH(b->parcels, p, prev, next);
 		__atomic_store_n(&b->parcels_n, b->parcels_n + 1, __ATOMIC_RELAXED);
 		LIST_PUSH(depot->parcels, p, newer, older);
@@ -104,7 +104,7 @@ bool depot_take(struct cache *c, struct magazine *m, uint64_t most)
 {
 	struct binpool *pool = c->pool;
 	struct depot *depot = &pool->depot;
-	struct bin *b = bins_at(pool, m->bin);
+	struct bin *b = m->in_pool;
 	uint64_t room = most > cache_bytes(c) ? (most - cache_bytes(c)) / m->capacity : 0;
 	uint64_t bytes, unused;
 	struct parcel *p;

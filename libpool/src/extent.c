@@ -326,7 +326,7 @@ static struct extent *unlink_empty(struct binpool *pool, uint64_t before)
 		e = empty_after(pool, e);
 	if (!e)
 		return NULL;
-	assert(!e->buffers && run_state(e->first) == RUN_FREE && !e->first->next);
+	assert(!e->buffers && run_is_free(e->first) && !e->first->next);
 	extent_set_empty(pool, e, false);
 	run_delete(e->arena, e->first);
 	arena_remove(e);
@@ -384,7 +384,7 @@ static uint64_t cut_tail(struct binpool *pool, struct extent *e, uint64_t keep, 
 	uint64_t bytes, more;
 
 	assert_locked(pool);
-	if (!e->buffers || e->attachments || run_state(e->last) != RUN_FREE || e->since > before ||
+	if (!e->buffers || e->attachments || !run_is_free(e->last) || e->since > before ||
 	    pool->stats.reserved_bytes <= keep)
 		return 0;
 	more = round_up(pool->stats.reserved_bytes - keep, unit);

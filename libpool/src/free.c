@@ -55,8 +55,8 @@ static bool hold(struct binpool *pool, struct cache *c, struct run *run)
 	if (!pool->stats.holding || run->extent->is_void)
 		return false;
 	if (pool->cache_bins) {
-		if (!c || run->bin - pool->cache_bin >= pool->cache_bins ||
-		    cache_make_room(c, run->bin, run->bytes, false) != ROOM_MADE)
+		if (!c || !is_cached(pool, run->bin) ||
+		    cache_make_room(c, magazine_at(c, run->bin), false) != ROOM_MADE)
 			return false;
 		if (!magazine_push(c, run->place, run, run->ptr))
 			return false;
@@ -182,33 +182,27 @@ static FAST struct run *run_of(const struct binpool *pool, const void *ptr, cons
 	return run;
 }
 
-/* Into the thread's cache; false: not so, or there is something wrong with it. */
-static FAST bool release_cached(struct binpool *pool, void *ptr, const size_t *size)
+/* Into the thread's cache, if there is something to put there. */
+static FAST bool push_fast(const struct binpool *pool, struct run *run, char *ptr)
 {
-	struct run *run = run_of(pool, ptr, size);
-
 	return __builtin_expect(run != NULL, 1) && cache_push(cache_fast(pool), run, ptr);
 }
 
 /* The same where that is not so fast. */
-static bool release_cached_slowly(struct binpool *pool, void *ptr, const size_t *size)
+static bool push_slowly(const struct binpool *pool, struct cache *c, struct run *run, char *ptr)
 {
-	struct cache *c = pool ? cache_of(pool) : NULL;
-	struct run *run = c && cache_is_slow(c, pool) ? run_of(pool, ptr, size) : NULL;
-
-	return run && cache_push_slowly(c, run, ptr);
+	return cache_is_slow(c, pool) && cache_push_slowly(c, run, ptr);
 }
 
-static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *ptr,
-						    const size_t *size)
+/* @run: the buffer, if run_of() says so. */
+static __attribute__((noinline)) int release_slowly(struct binpool *pool, struct run *run,
+						    void *ptr, const size_t *size)
 {
-	struct cache *c = pool ? cache_of(pool) : NULL;
-	struct run *run = c ? run_of(pool, ptr, size) : NULL;
+	struct cache *c = run ? cache_of(pool) : NULL;
 	int err;
 
 	/* The thread has a cache, so it is in no callback of the pool and the pool is not dead. */
-	if (run && ((cache_is_slow(c, pool) && cache_push_slowly(c, run, ptr)) ||
-		    arena_free(c, run, ptr, size)))
+	if (c && (push_slowly(pool, c, run, ptr) || arena_free(c, run, ptr, size)))
 		return 0;
 	err = pool_enter_host(pool);
 	return err && err != -EOWNERDEAD ? err : release_at(pool, ptr, size);
@@ -216,9 +210,11 @@ static __attribute__((noinline)) int release_slowly(struct binpool *pool, void *
 
 static FAST int release(struct binpool *pool, void *ptr, const size_t *size)
 {
-	return __builtin_expect(release_cached(pool, ptr, size), 1)
+	struct run *run = run_of(pool, ptr, size);
+
+	return __builtin_expect(push_fast(pool, run, ptr), 1)
 		       ? 0
-		       : release_slowly(pool, ptr, size);
+		       : release_slowly(pool, run, ptr, size);
 }
 
 /* The end of a held buffer that is in no list. Locked. */
@@ -245,8 +241,13 @@ EXPORT int binpool_free(struct binpool *pool, void *ptr)
 
 EXPORT int binpool_free_cached(struct binpool *pool, void *ptr)
 {
-	return release_cached(pool, ptr, NULL) || release_cached_slowly(pool, ptr, NULL) ? 0
-											 : -EAGAIN;
+	struct run *run = run_of(pool, ptr, NULL);
+	struct cache *c;
+
+	if (push_fast(pool, run, ptr))
+		return 0;
+	c = run ? cache_of(pool) : NULL;
+	return c && push_slowly(pool, c, run, ptr) ? 0 : -EAGAIN;
 }
 
 EXPORT int binpool_free_sized(struct binpool *pool, void *ptr, size_t size)

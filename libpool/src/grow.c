@@ -121,7 +121,7 @@ static int grow(struct binpool *pool, const struct request *req, uint64_t want,
 		err = request_prepare(pool, req);
 		if (err)
 			return err;
-		run = run_new(pool, e->arena);
+		run = run_new(e->arena);
 	}
 	pool->pending += want;
 	pool_unlock(pool);

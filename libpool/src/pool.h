@@ -346,6 +346,7 @@ int options_complete(struct binpool_options *o);
 uint64_t class_capacity(const struct binpool *pool, uint64_t size);
 uint64_t class_bin_capacity(const struct binpool *pool, uint32_t bin);
 uint32_t class_bin(const struct binpool *pool, uint64_t capacity);
+uint64_t class_align(const struct binpool *pool, uint64_t capacity);
 int bins_prepare(struct binpool *pool, uint32_t bin);
 /* NULL: nothing was ever in it. */
 static inline struct bin *bins_at(struct binpool *pool, uint32_t bin)
@@ -382,7 +383,7 @@ static inline int runs_prepare(struct binpool *pool)
 	return 0;
 }
 /* From those that were prepared; a free one, in no list. */
-struct run *run_new(struct binpool *pool, struct arena *arena);
+struct run *run_new(struct arena *arena);
 void run_delete(struct arena *arena, struct run *run);
 void runs_fini(struct binpool *pool);
 int runs_index(struct extent *e);

@@ -80,6 +80,11 @@ static inline enum run_state run_state(const struct run *run)
 								    : (enum run_state)state;
 }
 
+static inline bool run_is_free(const struct run *run)
+{
+	return __atomic_load_n(&run->state, __ATOMIC_RELAXED) == RUN_FREE;
+}
+
 /* Its ptr is known. */
 static inline void run_set_state(struct run *run, enum run_state state)
 {
@@ -119,14 +124,11 @@ static inline bool run_in_use(const struct run *run)
  * large a run of it may be, so that the lowest that fits is found without looking at
  * many. Locked, but for what is fixed.
  */
-#define INDEX_BITS  4 /* sizes are told apart as with so many mantissa bits */
-#define INDEX_LANES 8
-
-typedef int16_t index_lanes __attribute__((vector_size(INDEX_LANES * sizeof(int16_t))));
+#define INDEX_BITS 4 /* sizes are told apart as with so many mantissa bits */
 
 struct frame_index {
 	uint64_t frames;    /* fixed; 0: free runs are not indexed */
-	index_lanes *most;  /* of each frame: no run is above; 0: there is none */
+	int16_t *most;	    /* of each frame: no run is above; 0: there is none */
 	struct run **first; /* of each frame, linked by list_next */
 	int16_t most_of_all;
 };
