@@ -7,7 +7,7 @@
 
 #include <time.h>
 
-#include "pool.h"
+#include "cache.h"
 
 static void pause_ms(uint32_t ms)
 {
@@ -199,6 +199,123 @@ static void busy_cache(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+/*
+ * Buffers that no thread keeps: too large, and of more classes than are remembered. They are
+ * below one that stays, so what becomes free is not at the end of its extent.
+ */
+#define LARGE 6
+
+struct large {
+	struct binpool *pool;
+	void *at[LARGE], *above;
+};
+
+static void large_alloc(struct large *l, int i)
+{
+	l->at[i] = binpool_alloc(l->pool, 2 * MIB + (uint64_t)i * 256 * KIB);
+	assert_non_null(l->at[i]);
+}
+
+static void large_init(struct large *l, struct binpool *pool)
+{
+	l->pool = pool;
+	for (int i = 0; i < LARGE; i++)
+		large_alloc(l, i);
+	l->above = binpool_alloc(pool, 4 * MIB);
+	assert_non_null(l->above);
+}
+
+static void large_free(struct large *l)
+{
+	for (int i = 0; i < LARGE; i++)
+		assert_ok(binpool_free(l->pool, l->at[i]));
+	assert_ok(binpool_free(l->pool, l->above));
+}
+
+/* Ages are as true where a buffer is freed without the pool's lock: in a cache, and at an end. */
+static void by_age_without_the_lock(void **state)
+{
+	const uint64_t age = 60;
+	struct large l;
+	void *small;
+
+	(void)state;
+	stands_at = 1000000;
+	large_init(&l, thp_pool(0));
+	small = binpool_alloc(l.pool, 64 * KIB);
+	assert_non_null(small);
+	stands_at += age - 1;
+	assert_ok(binpool_free(l.pool, small));
+	stands_at += 1;
+	binpool_trim(l.pool, 0, age);
+	assert_int_equal(binpool_held_blocks(l.pool), 1);
+	assert_true(binpool_trim(l.pool, 0, 0) >= 0);
+	assert_int_equal(binpool_held_blocks(l.pool), 0);
+
+	/* Others are asked for, so that this one will not be kept. */
+	for (int i = 0; i < LARGE; i++) {
+		assert_ok(binpool_free(l.pool, l.at[i]));
+		large_alloc(&l, i);
+	}
+	stands_at += age - 1;
+	assert_ok(binpool_free(l.pool, l.above));
+	assert_int_equal(binpool_held_blocks(l.pool), 0);
+	stands_at += age - 1;
+	assert_int_equal(binpool_trim(l.pool, 0, age), 0);
+	stands_at += 1;
+	assert_true(binpool_trim(l.pool, 0, age) >= 4 * (int64_t)MIB);
+	l.above = NULL;
+	large_free(&l);
+	check_pool(l.pool);
+	assert_ok(binpool_destroy(l.pool));
+}
+
+struct idler {
+	struct binpool *pool;
+	pthread_barrier_t turn;
+};
+
+static void *keeps_and_waits(void *arg)
+{
+	struct idler *idler = arg;
+	int err = binpool_free(idler->pool, binpool_alloc(idler->pool, 64 * KIB));
+
+	pthread_barrier_wait(&idler->turn);
+	pthread_barrier_wait(&idler->turn);
+	return err ? "a free failed" : NULL;
+}
+
+/* And a thread that does nothing is found by one that never locks the pool. */
+static void idle_without_the_lock(void **state)
+{
+	struct idler idler;
+	struct large l;
+	pthread_t t;
+	void *wrong;
+
+	(void)state;
+	stands_at = 1000000;
+	large_init(&l, thp_pool(0));
+	idler.pool = l.pool;
+	pthread_barrier_init(&idler.turn, NULL, 2);
+	assert_int_equal(pthread_create(&t, NULL, keeps_and_waits, &idler), 0);
+	pthread_barrier_wait(&idler.turn);
+	assert_int_equal(l.pool->caches_awake, 2);
+	for (int i = 0; i < 4 * 256; i++) {
+		assert_ok(binpool_free(l.pool, l.at[i % LARGE]));
+		large_alloc(&l, i % LARGE);
+		stands_at += i % 256 == 255 ? 30 : 0;
+	}
+	assert_int_equal(l.pool->caches_awake, 1);
+	pthread_barrier_wait(&idler.turn);
+	assert_int_equal(pthread_join(t, &wrong), 0);
+	assert_null(wrong);
+	pthread_barrier_destroy(&idler.turn);
+	large_free(&l);
+	check_pool(l.pool);
+	assert_ok(binpool_destroy(l.pool));
+}
+
 /* Bytes that the kernel has free, and those that it keeps for each processor. */
 static uint64_t kernel_free(void)
 {
@@ -357,6 +474,8 @@ int main(void)
 		cmocka_unit_test_teardown(by_age, clock_goes),
 		cmocka_unit_test_teardown(unused_by_age, clock_goes),
 		cmocka_unit_test_teardown(busy_cache, clock_goes),
+		cmocka_unit_test_teardown(by_age_without_the_lock, clock_goes),
+		cmocka_unit_test_teardown(idle_without_the_lock, clock_goes),
 		cmocka_unit_test(kernel_has_it),
 		cmocka_unit_test(while_others_run),
 		cmocka_unit_test(bad_arguments),
