@@ -127,8 +127,7 @@ static inline struct cache *cache_of(const struct binpool *pool)
 /* Whether its owner has to go another way than the fast one. */
 static inline bool cache_is_slow(const struct cache *c, const struct binpool *pool)
 {
-	return !pool->fast_number ||
-	       __atomic_load_n(&c->revoked, __ATOMIC_RELAXED) & CACHE_FENCED;
+	return !pool->fast_number || __atomic_load_n(&c->revoked, __ATOMIC_RELAXED) & CACHE_FENCED;
 }
 
 /* Capacity of what is in it. */
