@@ -155,8 +155,10 @@ void magazine_leave(struct cache *c, struct magazine *m, uint32_t n,
 		to(c->pool, runs[i]);
 }
 
+/* All of it goes into the bins. When it was last used nobody knows: as if that were now. */
 static void cache_empty(struct cache *c)
 {
+	stamp_now(c->pool);
 	for (struct magazine *m = c->in_use; m; m = m->next)
 		magazine_leave(c, m, magazine_fill(m->count), bins_hold);
 	cache_set_top(c, 0);

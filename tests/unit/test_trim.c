@@ -270,6 +270,38 @@ static void by_age_without_the_lock(void **state)
 	assert_ok(binpool_destroy(l.pool));
 }
 
+static void *ends_after_use(void *pool)
+{
+	void *p = binpool_alloc(pool, 64 * KIB), *q = binpool_alloc(pool, 64 * KIB);
+	int err = binpool_free(pool, p) | binpool_free(pool, q);
+
+	stands_at += 59;
+	return err | binpool_free(pool, binpool_alloc(pool, 64 * KIB)) ? "a free failed" : NULL;
+}
+
+/* What a thread used until it ended is not old. */
+static void by_age_of_a_thread(void **state)
+{
+	struct binpool *pool;
+	pthread_t t;
+	void *wrong;
+
+	(void)state;
+	stands_at = 1000000;
+	pool = thp_pool(0);
+	assert_int_equal(pthread_create(&t, NULL, ends_after_use, pool), 0);
+	assert_int_equal(pthread_join(t, &wrong), 0);
+	assert_null(wrong);
+	stands_at += 1;
+	binpool_trim(pool, 0, 60);
+	assert_int_equal(binpool_held_blocks(pool), 2);
+	stands_at += 59;
+	binpool_trim(pool, 0, 60);
+	assert_int_equal(binpool_held_blocks(pool), 0);
+	check_pool(pool);
+	assert_ok(binpool_destroy(pool));
+}
+
 struct idler {
 	struct binpool *pool;
 	pthread_barrier_t turn;
@@ -475,6 +507,7 @@ int main(void)
 		cmocka_unit_test_teardown(unused_by_age, clock_goes),
 		cmocka_unit_test_teardown(busy_cache, clock_goes),
 		cmocka_unit_test_teardown(by_age_without_the_lock, clock_goes),
+		cmocka_unit_test_teardown(by_age_of_a_thread, clock_goes),
 		cmocka_unit_test_teardown(idle_without_the_lock, clock_goes),
 		cmocka_unit_test(kernel_has_it),
 		cmocka_unit_test(while_others_run),
