@@ -238,10 +238,12 @@ char *arena_alloc(struct cache *c, uint32_t place, uint64_t bytes)
 	struct run *run = NULL;
 	char *ptr = NULL;
 
-	if (c->crowded || !m->capacity)
+	if (c->crowded)
 		return NULL;
 	arena = enter_own(c);
-	if (m->in_pool->head || kept_out(c))
+	if (!m->capacity && bins_at(pool, pool->cache_bin + (uint32_t)(m - c->magazines)))
+		magazine_start(c, m);
+	if (!m->capacity || m->in_pool->head || kept_out(c))
 		goto out;
 	if (__atomic_load_n(&m->in_pool->parcels_n, __ATOMIC_RELAXED)) {
 		/* Who was idle is not any more when he has locked the pool. */

@@ -371,6 +371,7 @@ void cache_refill(struct cache *c, struct magazine *m)
 	struct bin *b = m->in_pool;
 
 	assert_locked(pool);
+	stamp_now(pool);
 	/* What is moved back for want of room would be moved again. */
 	while (b->head && magazine_fill(m->count) < MAGAZINE_MAX / 2 && !full(c, m) &&
 	       cache_make_room(c, m, false) == ROOM_MADE) {

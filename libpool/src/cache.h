@@ -326,7 +326,7 @@ static FAST bool cache_push(struct cache *c, struct run *run, char *ptr)
 	return pushed;
 }
 
-/* Starts to count how long what is in a magazine is not used. Locked; its owner is outside. */
+/* Starts to count how long what is in a magazine is not used. As magazine_at(), or locked. */
 static inline void magazine_look(struct magazine *m, uint64_t now)
 {
 	m->since = now;

@@ -68,7 +68,7 @@ int runs_prepare_more(struct binpool *pool, struct arena *arena)
 	return 0;
 }
 
-/* Its pool is known; what else it says is of the past. */
+/* It is free, of no slab, and its pool is known; what else it says is of the past. */
 struct run *run_new(struct arena *arena)
 {
 	struct run *run = arena->spare;

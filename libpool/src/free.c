@@ -55,12 +55,15 @@ static bool hold(struct binpool *pool, struct cache *c, struct run *run)
 	if (!pool->stats.holding || run->extent->is_void)
 		return false;
 	if (pool->cache_bins) {
-		if (!c || !is_cached(pool, run->bin) ||
-		    cache_make_room(c, magazine_at(c, run->bin), false) != ROOM_MADE)
+		struct magazine *m;
+
+		if (!c || !is_cached(pool, run->bin))
 			return false;
-		if (!magazine_push(c, run->place, run, run->ptr))
+		m = magazine_at(c, run->bin);
+		if (cache_make_room(c, m, false) != ROOM_MADE ||
+		    !magazine_push(c, run->place, run, run->ptr))
 			return false;
-		magazine_look(magazine_of(c, run->place), pool->stamp);
+		magazine_look(m, pool->stamp);
 		return true;
 	}
 	deactivate(pool, run);

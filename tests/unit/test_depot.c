@@ -111,6 +111,45 @@ static bool is_one_of(const void *p, void **all)
 	return false;
 }
 
+struct asker {
+	struct binpool *pool;
+	uint64_t before, after, binned;
+};
+
+static void *asks_for_another_class(void *arg)
+{
+	struct asker *a = arg;
+	void *other = binpool_alloc(a->pool, 16 * KIB), *p;
+
+	a->before = depot_bytes(&a->pool->depot);
+	p = binpool_alloc(a->pool, 64 * KIB);
+	a->after = depot_bytes(&a->pool->depot);
+	a->binned = a->pool->binned_bytes;
+	return binpool_free(a->pool, p) || binpool_free(a->pool, other) ? "a free failed" : NULL;
+}
+
+/* Who has had no buffer of the class yet takes a parcel as well, not all of them. */
+static void first_of_a_class(void **state)
+{
+	struct asker a = {.pool = pool_with(0, 64 * MIB)};
+	void *p[N], *wrong;
+	struct freer f;
+	pthread_t t;
+
+	(void)state;
+	freer_start(&f, a.pool);
+	fill(a.pool, &f, 64 * KIB, p);
+	assert_int_equal(pthread_create(&t, NULL, asks_for_another_class, &a), 0);
+	assert_int_equal(pthread_join(t, &wrong), 0);
+	assert_null(wrong);
+	assert_in_range(a.before - a.after, 64 * KIB, PARCEL_MAX * 64 * KIB);
+	assert_true(a.after > 0);
+	assert_int_equal(a.binned, 0);
+	freer_end(&f);
+	check_pool(a.pool);
+	assert_ok(binpool_destroy(a.pool));
+}
+
 /* Of pages, and smaller: all that is in it is had again, each once. */
 static void passes(void **state)
 {
@@ -506,11 +545,12 @@ static void at_once(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(passes),      cmocka_unit_test(takes_little),
-		cmocka_unit_test(other_ways),  cmocka_unit_test(bounded),
-		cmocka_unit_test(gives_way),   cmocka_unit_test(taken_back),
-		cmocka_unit_test(threads_end), cmocka_unit_test(no_memory),
-		cmocka_unit_test(forks),       cmocka_unit_test(at_once),
+		cmocka_unit_test(passes),	cmocka_unit_test(first_of_a_class),
+		cmocka_unit_test(takes_little), cmocka_unit_test(other_ways),
+		cmocka_unit_test(bounded),	cmocka_unit_test(gives_way),
+		cmocka_unit_test(taken_back),	cmocka_unit_test(threads_end),
+		cmocka_unit_test(no_memory),	cmocka_unit_test(forks),
+		cmocka_unit_test(at_once),
 	};
 
 	return cmocka_run_group_tests_name("depot", tests, NULL, NULL);

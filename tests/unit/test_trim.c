@@ -7,7 +7,7 @@
 
 #include <time.h>
 
-#include "cache.h"
+#include "pool.h"
 
 static void pause_ms(uint32_t ms)
 {
@@ -302,19 +302,39 @@ static void by_age_of_a_thread(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+/* A thread that keeps one buffer of 1 MiB until it is told to end. */
 struct idler {
 	struct binpool *pool;
 	pthread_barrier_t turn;
+	pthread_t thread;
 };
 
 static void *keeps_and_waits(void *arg)
 {
 	struct idler *idler = arg;
-	int err = binpool_free(idler->pool, binpool_alloc(idler->pool, 64 * KIB));
+	int err = binpool_free(idler->pool, binpool_alloc(idler->pool, MIB));
 
 	pthread_barrier_wait(&idler->turn);
 	pthread_barrier_wait(&idler->turn);
 	return err ? "a free failed" : NULL;
+}
+
+static void idler_start(struct idler *idler, struct binpool *pool)
+{
+	idler->pool = pool;
+	pthread_barrier_init(&idler->turn, NULL, 2);
+	assert_int_equal(pthread_create(&idler->thread, NULL, keeps_and_waits, idler), 0);
+	pthread_barrier_wait(&idler->turn);
+}
+
+static void idler_end(struct idler *idler)
+{
+	void *wrong;
+
+	pthread_barrier_wait(&idler->turn);
+	assert_int_equal(pthread_join(idler->thread, &wrong), 0);
+	assert_null(wrong);
+	pthread_barrier_destroy(&idler->turn);
 }
 
 /* And a thread that does nothing is found by one that never locks the pool. */
@@ -322,16 +342,11 @@ static void idle_without_the_lock(void **state)
 {
 	struct idler idler;
 	struct large l;
-	pthread_t t;
-	void *wrong;
 
 	(void)state;
 	stands_at = 1000000;
 	large_init(&l, thp_pool(0));
-	idler.pool = l.pool;
-	pthread_barrier_init(&idler.turn, NULL, 2);
-	assert_int_equal(pthread_create(&t, NULL, keeps_and_waits, &idler), 0);
-	pthread_barrier_wait(&idler.turn);
+	idler_start(&idler, l.pool);
 	assert_int_equal(l.pool->caches_awake, 2);
 	for (int i = 0; i < 4 * 256; i++) {
 		assert_ok(binpool_free(l.pool, l.at[i % LARGE]));
@@ -339,13 +354,56 @@ static void idle_without_the_lock(void **state)
 		stands_at += i % 256 == 255 ? 30 : 0;
 	}
 	assert_int_equal(l.pool->caches_awake, 1);
-	pthread_barrier_wait(&idler.turn);
-	assert_int_equal(pthread_join(t, &wrong), 0);
-	assert_null(wrong);
-	pthread_barrier_destroy(&idler.turn);
+	idler_end(&idler);
 	large_free(&l);
 	check_pool(l.pool);
 	assert_ok(binpool_destroy(l.pool));
+}
+
+#define SMALL 9 /* buffers of 1 MiB */
+#define BIG   3 /* and of 32 MiB */
+
+/* What goes to make room for buffers from the bins was used until then. */
+static void by_age_of_a_refill(void **state)
+{
+	struct binpool_options o = BINPOOL_OPTIONS_INIT;
+	void *small[SMALL], *big[BIG], *last;
+	struct binpool *pool;
+	struct idler idler;
+	uint64_t given_up;
+
+	(void)state;
+	stands_at = 1000000;
+	o.provider = BINPOOL_PROVIDER_THP;
+	o.cache_bytes = 16 * MIB;
+	assert_ok(binpool_create(&pool, &o));
+	idler_start(&idler, pool);
+	for (int i = 0; i < SMALL - 1; i++)
+		assert_non_null(small[i] = binpool_alloc(pool, MIB));
+	for (int i = 0; i < BIG; i++)
+		assert_non_null(big[i] = binpool_alloc(pool, 32 * MIB));
+	last = binpool_alloc(pool, 4 * MIB);
+	assert_non_null(last);
+	for (int i = 0; i < SMALL - 1; i++)
+		assert_ok(binpool_free(pool, small[i]));
+	binpool_trim(pool, UINT64_MAX, 0);
+	assert_ok(binpool_free(pool, last));
+	stands_at += 59;
+	assert_ptr_equal(binpool_alloc(pool, 4 * MIB), last);
+	assert_ok(binpool_free(pool, last));
+	assert_ok(binpool_free(pool, big[BIG - 2]));
+	given_up = stats_of(pool).frees_held;
+	assert_non_null(small[SMALL - 1] = binpool_alloc(pool, MIB));
+	assert_true(stats_of(pool).frees_held > given_up);
+	stands_at += 1;
+	assert_int_equal(binpool_trim(pool, 0, 60), 0);
+
+	idler_end(&idler);
+	assert_ok(binpool_free(pool, small[SMALL - 1]));
+	assert_ok(binpool_free(pool, big[0]));
+	assert_ok(binpool_free(pool, big[BIG - 1]));
+	check_pool(pool);
+	assert_ok(binpool_destroy(pool));
 }
 
 /* Bytes that the kernel has free, and those that it keeps for each processor. */
@@ -509,6 +567,7 @@ int main(void)
 		cmocka_unit_test_teardown(by_age_without_the_lock, clock_goes),
 		cmocka_unit_test_teardown(by_age_of_a_thread, clock_goes),
 		cmocka_unit_test_teardown(idle_without_the_lock, clock_goes),
+		cmocka_unit_test_teardown(by_age_of_a_refill, clock_goes),
 		cmocka_unit_test(kernel_has_it),
 		cmocka_unit_test(while_others_run),
 		cmocka_unit_test(bad_arguments),
