@@ -68,3 +68,28 @@ void futex_wake_all(const uint32_t *word)
 {
 	wake(word, INT_MAX);
 }
+
+void queue_take(struct queue_lock *lock)
+{
+	uint32_t own = __atomic_fetch_add(&lock->next, 1, __ATOMIC_SEQ_CST), now;
+
+	while ((now = __atomic_load_n(&lock->serving, __ATOMIC_SEQ_CST)) != own)
+		futex_wait(&lock->serving, now, UINT64_MAX);
+}
+
+bool queue_try(struct queue_lock *lock)
+{
+	uint32_t now = __atomic_load_n(&lock->serving, __ATOMIC_ACQUIRE);
+
+	return __atomic_compare_exchange_n(&lock->next, &now, now + 1, false, __ATOMIC_ACQUIRE,
+					   __ATOMIC_RELAXED);
+}
+
+/* Who comes between the two steps sees that it is his number, or is seen. */
+void queue_give(struct queue_lock *lock)
+{
+	uint32_t now = __atomic_add_fetch(&lock->serving, 1, __ATOMIC_SEQ_CST);
+
+	if (__atomic_load_n(&lock->next, __ATOMIC_SEQ_CST) != now)
+		futex_wake_all(&lock->serving);
+}

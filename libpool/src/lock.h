@@ -19,7 +19,16 @@ struct lock {
 #define LOCK_TAKEN 1u
 #define LOCK_SLEPT 2u /* the same, and somebody may sleep until it is free */
 
+/* One for long work: who has waited longest gets it next. All zero: free. */
+struct queue_lock {
+	uint32_t next;	  /* number of who comes next */
+	uint32_t serving; /* and of who has it, or may */
+};
+
 /* lock.c */
+void queue_take(struct queue_lock *lock);
+bool queue_try(struct queue_lock *lock);
+void queue_give(struct queue_lock *lock);
 void lock_wait(struct lock *lock);
 void lock_wake(struct lock *lock);
 /*

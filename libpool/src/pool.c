@@ -77,13 +77,13 @@ int pool_enter_host(const struct binpool *pool)
 
 void turn_take(struct binpool *pool)
 {
-	pthread_mutex_lock(&pool->turn);
+	queue_take(&pool->turn);
 	__atomic_store_n(&pool->turn_holder, thread_self(), __ATOMIC_RELAXED);
 }
 
 bool turn_try(struct binpool *pool)
 {
-	if (pthread_mutex_trylock(&pool->turn))
+	if (!queue_try(&pool->turn))
 		return false;
 	__atomic_store_n(&pool->turn_holder, thread_self(), __ATOMIC_RELAXED);
 	return true;
@@ -92,7 +92,7 @@ bool turn_try(struct binpool *pool)
 void turn_give(struct binpool *pool)
 {
 	__atomic_store_n(&pool->turn_holder, NULL, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&pool->turn);
+	queue_give(&pool->turn);
 }
 
 uint64_t now_ns(void)
@@ -162,7 +162,6 @@ static int pool_init(struct binpool *pool, const struct binpool_options *o)
 	pool->name = copy_name(o->name);
 	if (!pool->name)
 		return explain(-ENOMEM, "no memory for a pool");
-	pthread_mutex_init(&pool->turn, NULL);
 	arenas_init(pool);
 	pool->mantissa_bits = o->mantissa_bits;
 	pool->classes = o->classes;
@@ -247,6 +246,14 @@ void pool_unpin(struct binpool *pool)
 {
 	pool_lock(pool);
 	pool->leaving--;
+	wake_idle(pool);
+	pool_unlock(pool);
+}
+
+void pool_unfind(struct binpool *pool)
+{
+	pool_lock(pool);
+	pool->finders--;
 	wake_idle(pool);
 	pool_unlock(pool);
 }
@@ -360,15 +367,13 @@ EXPORT int binpool_destroy_wait(struct binpool *pool, uint32_t ms)
 	reaper_stop(pool);
 	fork_unwatch(pool);
 	if (!pool->dead) {
-		/* Who found it by an address of its memory. */
+		/* Nobody finds it any more, but somebody may have. */
 		pool_lock(pool);
-		while (pool->leaving)
+		while (pool->leaving || pool->finders)
 			pool_wait(pool, UINT64_MAX);
 		pool_unlock(pool);
 	}
 	caches_fini(pool);
-	if (!pool->dead)
-		pthread_mutex_destroy(&pool->turn);
 	pool_delete(pool);
 	threads_reap(true);
 	return 0;

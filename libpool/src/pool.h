@@ -194,7 +194,7 @@ struct binpool {
 	struct binpool *pools_prev, *pools_next;
 	bool dead; /* this process got the pool by fork; never changes after */
 
-	pthread_mutex_t turn;
+	struct queue_lock turn;
 	const void *turn_holder;			/* for assertions; see thread_self() */
 	struct registrar *registrars, *registrars_last; /* change in turn and locked */
 	uint64_t registrar_ids;				/* in turn */
@@ -209,6 +209,7 @@ struct binpool {
 	uint32_t idle;	  /* grows: active_blocks and leaving became 0, or as waiters wants it */
 	uint32_t idlers;  /* threads in pool_wait() */
 	uint64_t leaving; /* threads in a call that need the pool, though not a buffer */
+	uint64_t finders; /* others, that found it by an address of its memory */
 	uint64_t waiters; /* threads that wait on idle for any buffer to be freed */
 	bool starved;	  /* a request was refused for want of the provider's memory */
 	struct fences fences;
@@ -254,6 +255,8 @@ int pool_enter_host(const struct binpool *pool);
 bool callback_of(const struct binpool *pool);
 /* One thread less that needs the pool: see leaving. No lock is held. */
 void pool_unpin(struct binpool *pool);
+/* The same of finders. */
+void pool_unfind(struct binpool *pool);
 /* The callbacks that the thread is in. */
 extern __thread struct callback *thread_callbacks TLS;
 

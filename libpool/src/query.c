@@ -61,11 +61,11 @@ static void look(struct binpool *pool, void *arg)
 		outer = s->found;
 		s->found = pool;
 		s->bytes = e->bytes;
-		pool->leaving++;
+		pool->finders++;
 	}
 	pool_unlock(pool);
 	if (outer)
-		pool_unpin(outer);
+		pool_unfind(outer);
 }
 
 static void add_name(char *names, size_t room, const char *name)
@@ -195,7 +195,7 @@ EXPORT int binpool_query(const void *ptr, struct binpool_ptr_info *out)
 		turn_give(s.found);
 		extents_settle(s.found);
 	}
-	pool_unpin(s.found);
+	pool_unfind(s.found);
 	if (err)
 		return err;
 	struct_fill(out, &info, sizeof(info));

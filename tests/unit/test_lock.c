@@ -152,12 +152,90 @@ static void not_slept_through(void **state)
 	assert_ok(binpool_destroy(pool));
 }
 
+static struct queue_lock queue;
+static uint32_t order[THREADS], served;
+
+static void *queues(void *arg)
+{
+	errno = ENOTTY;
+	queue_take(&queue);
+	order[served++] = *(uint32_t *)arg;
+	queue_give(&queue);
+	return (void *)(intptr_t)errno;
+}
+
+/* Who has waited longest gets the lock, also before the one that just had it. */
+static void in_their_order(void **state)
+{
+	uint32_t number[THREADS];
+	pthread_t t[THREADS];
+	void *kept;
+
+	(void)state;
+	served = 0;
+	/* Numbers start again at 0. */
+	queue = (struct queue_lock){.next = UINT32_MAX, .serving = UINT32_MAX};
+	alarm(60);
+	assert_true(queue_try(&queue));
+	assert_false(queue_try(&queue));
+	for (uint32_t i = 0; i < THREADS; i++) {
+		number[i] = i;
+		assert_int_equal(pthread_create(&t[i], NULL, queues, &number[i]), 0);
+		while (__atomic_load_n(&queue.next, __ATOMIC_SEQ_CST) != i + 1)
+			nap(100000);
+	}
+	queue_give(&queue);
+	queue_take(&queue);
+	assert_int_equal(served, THREADS);
+	queue_give(&queue);
+	for (uint32_t i = 0; i < THREADS; i++) {
+		assert_int_equal(pthread_join(t[i], &kept), 0);
+		assert_int_equal((intptr_t)kept, ENOTTY);
+		assert_int_equal(order[i], i);
+	}
+	assert_true(queue_try(&queue));
+	queue_give(&queue);
+	alarm(0);
+}
+
+static void *queue_count(void *arg)
+{
+	(void)arg;
+	for (uint64_t i = 0; i < turns; i++) {
+		if (i % 3 || !queue_try(&queue))
+			queue_take(&queue);
+		counted++;
+		queue_give(&queue);
+	}
+	return NULL;
+}
+
+static void one_at_a_time_in_a_queue(void **state)
+{
+	pthread_t t[THREADS];
+
+	(void)state;
+	turns = rounds(5000);
+	counted = 0;
+	alarm(60);
+	for (int i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&t[i], NULL, queue_count, NULL), 0);
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(t[i], NULL);
+	alarm(0);
+	assert_int_equal(counted, THREADS * turns);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(one_at_a_time),     cmocka_unit_test(none_left_asleep),
-		cmocka_unit_test(waits_until),	     cmocka_unit_test(told),
+		cmocka_unit_test(one_at_a_time),
+		cmocka_unit_test(none_left_asleep),
+		cmocka_unit_test(waits_until),
+		cmocka_unit_test(told),
 		cmocka_unit_test(not_slept_through),
+		cmocka_unit_test(in_their_order),
+		cmocka_unit_test(one_at_a_time_in_a_queue),
 	};
 
 	return cmocka_run_group_tests_name("lock", tests, NULL, NULL);
