@@ -148,8 +148,7 @@ static bool cache_decay(struct cache *c, bool alone)
 {
 	struct binpool *pool = c->pool;
 
-	if (alone)
-		stamp_now(pool);
+	stamp_now(pool);
 	if (alone && (look_for_idle(pool) || shared_bytes(pool) > bins_share(pool) / 2))
 		return false;
 	for (struct magazine *m = c->in_use; m; m = m->next) {
@@ -206,7 +205,7 @@ static void raise(uint64_t *value, uint64_t n)
 }
 
 /* What the thread's cache may hold with one more buffer of the class; 0: not with it. */
-static inline uint64_t bound(struct cache *c, const struct magazine *m)
+static uint64_t bound(struct cache *c, const struct magazine *m)
 {
 	struct binpool *pool = c->pool;
 	uint64_t capacity = m->capacity, share;
@@ -326,8 +325,7 @@ enum cache_room cache_make_room(struct cache *c, struct magazine *m, bool alone)
 	most = bound(c, m);
 	if (most < capacity)
 		return ROOM_NONE;
-	if (alone)
-		stamp_now(pool);
+	stamp_now(pool);
 	index = (uint32_t)(m - c->magazines);
 	if (magazine_fill(m->count) == m->room) {
 		if (m->room < MAGAZINE_MAX) {
@@ -371,7 +369,6 @@ void cache_refill(struct cache *c, struct magazine *m)
 	struct bin *b = m->in_pool;
 
 	assert_locked(pool);
-	stamp_now(pool);
 	/* What is moved back for want of room would be moved again. */
 	while (b->head && magazine_fill(m->count) < MAGAZINE_MAX / 2 && !full(c, m) &&
 	       cache_make_room(c, m, false) == ROOM_MADE) {

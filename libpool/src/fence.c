@@ -353,7 +353,7 @@ EXPORT int binpool_free_after(struct binpool *pool, void *ptr, const struct binp
 		reaper_wake(pool);
 	if (linger) {
 		pool_trace(pool, "free %p: waits for %zu fences", ptr, n);
-		pool_unpin(pool);
+		pool_unpin(pool, &pool->leaving);
 	}
 	if (err >= 0)
 		return 0;

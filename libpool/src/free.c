@@ -135,7 +135,7 @@ void release_run(struct binpool *pool, struct cache *c, struct run *run)
 		   held ? "held" : "dissolved", (unsigned long long)left);
 	if (settle)
 		extents_settle(pool);
-	pool_unpin(pool);
+	pool_unpin(pool, &pool->leaving);
 }
 
 /* Frees the buffer at @ptr, a handle's number in a pool of handles. No lock is held. */

@@ -242,18 +242,10 @@ EXPORT int binpool_create(struct binpool **out, const struct binpool_options *op
 	return 0;
 }
 
-void pool_unpin(struct binpool *pool)
+void pool_unpin(struct binpool *pool, uint64_t *pins)
 {
 	pool_lock(pool);
-	pool->leaving--;
-	wake_idle(pool);
-	pool_unlock(pool);
-}
-
-void pool_unfind(struct binpool *pool)
-{
-	pool_lock(pool);
-	pool->finders--;
+	--*pins;
 	wake_idle(pool);
 	pool_unlock(pool);
 }

@@ -253,10 +253,8 @@ void turn_give(struct binpool *pool);
 int pool_enter_host(const struct binpool *pool);
 /* Whether this thread is in a callback of the pool's. */
 bool callback_of(const struct binpool *pool);
-/* One thread less that needs the pool: see leaving. No lock is held. */
-void pool_unpin(struct binpool *pool);
-/* The same of finders. */
-void pool_unfind(struct binpool *pool);
+/* One thread less that needs the pool, of @pins: leaving or finders. No lock is held. */
+void pool_unpin(struct binpool *pool, uint64_t *pins);
 /* The callbacks that the thread is in. */
 extern __thread struct callback *thread_callbacks TLS;
 

@@ -65,7 +65,7 @@ static void look(struct binpool *pool, void *arg)
 	}
 	pool_unlock(pool);
 	if (outer)
-		pool_unfind(outer);
+		pool_unpin(outer, &outer->finders);
 }
 
 static void add_name(char *names, size_t room, const char *name)
@@ -195,7 +195,7 @@ EXPORT int binpool_query(const void *ptr, struct binpool_ptr_info *out)
 		turn_give(s.found);
 		extents_settle(s.found);
 	}
-	pool_unfind(s.found);
+	pool_unpin(s.found, &s.found->finders);
 	if (err)
 		return err;
 	struct_fill(out, &info, sizeof(info));

@@ -35,20 +35,26 @@ static void *count(void *arg)
 	return NULL;
 }
 
-static void one_at_a_time(void **state)
+/* Several threads count at once, @n times each. */
+static void all_count(void *(*with)(void *), uint64_t n)
 {
 	pthread_t t[THREADS];
 
-	(void)state;
-	turns = rounds(20000);
+	turns = n;
 	counted = 0;
 	alarm(60);
 	for (int i = 0; i < THREADS; i++)
-		assert_int_equal(pthread_create(&t[i], NULL, count, NULL), 0);
+		assert_int_equal(pthread_create(&t[i], NULL, with, NULL), 0);
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(t[i], NULL);
 	alarm(0);
 	assert_int_equal(counted, THREADS * turns);
+}
+
+static void one_at_a_time(void **state)
+{
+	(void)state;
+	all_count(count, rounds(20000));
 	assert_int_equal(lock.state, LOCK_FREE);
 }
 
@@ -212,18 +218,9 @@ static void *queue_count(void *arg)
 
 static void one_at_a_time_in_a_queue(void **state)
 {
-	pthread_t t[THREADS];
-
 	(void)state;
-	turns = rounds(5000);
-	counted = 0;
-	alarm(60);
-	for (int i = 0; i < THREADS; i++)
-		assert_int_equal(pthread_create(&t[i], NULL, queue_count, NULL), 0);
-	for (int i = 0; i < THREADS; i++)
-		pthread_join(t[i], NULL);
-	alarm(0);
-	assert_int_equal(counted, THREADS * turns);
+	all_count(queue_count, rounds(5000));
+	assert_int_equal(queue.next, queue.serving);
 }
 
 int main(void)

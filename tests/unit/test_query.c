@@ -246,6 +246,50 @@ static void *makes_pools(void *arg)
 	return NULL;
 }
 
+static void *destroys(void *pool)
+{
+	return binpool_destroy(pool) ? "a pool failed" : NULL;
+}
+
+static void is_listed(struct binpool *pool, void *arg)
+{
+	struct binpool **wanted = arg;
+
+	if (pool == *wanted)
+		*wanted = NULL;
+}
+
+static bool can_be_found(struct binpool *pool)
+{
+	struct binpool *wanted = pool;
+
+	pools_each(is_listed, &wanted);
+	return !wanted;
+}
+
+/* Who has found a pool keeps it, but not from being found no more. */
+static void found_before_it_goes(void **state)
+{
+	struct binpool *pool = thp_pool(16 * MIB);
+	pthread_t thread;
+	void *wrong;
+
+	(void)state;
+	pool_lock(pool);
+	pool->finders++;
+	pool_unlock(pool);
+	assert_int_equal(pthread_create(&thread, NULL, destroys, pool), 0);
+	alarm(60);
+	while (can_be_found(pool))
+		sched_yield();
+	alarm(0);
+	usleep(20000);
+	assert_int_equal(pthread_tryjoin_np(thread, &wrong), EBUSY);
+	pool_unpin(pool, &pool->finders);
+	assert_int_equal(pthread_join(thread, &wrong), 0);
+	assert_null(wrong);
+}
+
 static void while_pools_go(void **state)
 {
 	struct binpool_ptr_info info = {.size = sizeof(info)};
@@ -294,9 +338,13 @@ static void bad_arguments(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(interior),	  cmocka_unit_test(states),
-		cmocka_unit_test(registered),	  cmocka_unit_test(outermost),
-		cmocka_unit_test(while_pools_go), cmocka_unit_test(bad_arguments),
+		cmocka_unit_test(interior),
+		cmocka_unit_test(states),
+		cmocka_unit_test(registered),
+		cmocka_unit_test(outermost),
+		cmocka_unit_test(found_before_it_goes),
+		cmocka_unit_test(while_pools_go),
+		cmocka_unit_test(bad_arguments),
 	};
 
 	return cmocka_run_group_tests_name("query", tests, NULL, NULL);
